@@ -1,0 +1,1 @@
+"""C, C++ and OpenCL sources of the device runtime; the Python side only locates and builds them."""

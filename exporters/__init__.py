@@ -1,0 +1,1 @@
+"""The outside world becomes canonical: checkpoints, adapters, schedules, prompts, decoders."""

@@ -1,0 +1,318 @@
+"""``index.bin`` read with every check that the C reader makes, in the same order.
+
+docs/FORMAT.md, "Order of checks", is the specification of `parse_index`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from hvdc.artifact import records
+from hvdc.artifact.codes import Code
+from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.index_write import HASH_FIELD, seal
+from hvdc.artifact.manifest import INDEX_NAME
+from hvdc.artifact.records import NONE, DType, Expert, FileKind, Section, TensorKind
+from layouts.order import BY_ID, ROW_MAJOR_ID
+from layouts.regions import REGION_GRANULE_BYTES, TENSOR_ALIGNMENT_BYTES, align_up
+
+Table = npt.NDArray[np.void]
+
+_PATH = re.compile(rb"[a-z0-9_-]+/[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_NAME = re.compile(rb"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+
+
+@dataclass(frozen=True)
+class Index:
+    """The parsed tables: numpy structured arrays of `hvdc.artifact.records`."""
+
+    header: np.void
+    geometry: np.void
+    files: Table
+    tensors: Table
+    steps: Table
+    strings: bytes
+
+    def text(self, reference: int) -> str:
+        """The string at a reference that was checked."""
+        return self.strings[reference : self.strings.index(0, reference)].decode("ascii")
+
+
+def _refuse(code: Code, place: str, expected: object = "", found: object = "") -> NoReturn:
+    raise ArtifactError(code, where=f"{INDEX_NAME}: {place}", expected=str(expected), found=str(found))
+
+
+def parse_index(data: bytes) -> Index:
+    """Parse and check ``index.bin``. Raises ArtifactError with the first fault in the documented order."""
+    header = _parse_header(data)
+    sections = dict(_sections(data, header))
+    for kind in Section:
+        if kind not in sections:
+            _refuse(Code.INDEX_SECTION, f"section {kind.name}", "present", "missing")
+    strings = sections[Section.STRINGS][0]
+    if not strings or strings[-1] != 0 or len(strings) != sections[Section.STRINGS][1]:
+        _refuse(Code.INDEX_STRING, "string section", "a zero byte at its end")
+    tables = {kind: _table(kind, *sections[kind]) for kind in records.SECTION_RECORDS}
+    if len(tables[Section.GEOMETRY]) != 1:
+        _refuse(Code.INDEX_GEOMETRY, "geometry", "1 record", len(tables[Section.GEOMETRY]))
+    index = Index(
+        header,
+        tables[Section.GEOMETRY][0],
+        tables[Section.FILES],
+        tables[Section.TENSORS],
+        tables[Section.STEPS],
+        strings,
+    )
+    _check_geometry(index)
+    _check_files(index)
+    _check_tensors(index)
+    _check_scales(index)
+    _check_steps(index)
+    _check_totals(index)
+    return index
+
+
+def _parse_header(data: bytes) -> np.void:
+    if len(data) < records.HEADER.bytes:
+        _refuse(Code.INDEX_TOO_SHORT, "header", f"≥ {records.HEADER.bytes} bytes", len(data))
+    header: np.void = np.frombuffer(data, records.HEADER.dtype, 1)[0]
+    if header["magic"].tobytes() != records.MAGIC:
+        _refuse(Code.INDEX_MAGIC, "offset 0", records.MAGIC, header["magic"].tobytes())
+    if header["major"] != records.MAJOR:
+        _refuse(Code.INDEX_MAJOR, "header.major", records.MAJOR, header["major"])
+    if header["total_bytes"] != len(data) or len(data) > records.MAX_INDEX_BYTES:
+        _refuse(Code.INDEX_SIZE, "header.total_bytes", header["total_bytes"], len(data))
+    if seal(data)[HASH_FIELD] != data[HASH_FIELD]:
+        _refuse(Code.INDEX_CHECKSUM, "header.index_sha256")
+    unknown = int(header["required_features"]) & ~records.KNOWN_FEATURES
+    if unknown:
+        _refuse(Code.INDEX_FEATURE, "header.required_features", "no unknown bits", hex(unknown))
+    return header
+
+
+def _sections(data: bytes, header: np.void) -> Iterator[tuple[int, tuple[bytes, int, int]]]:
+    """``(kind, (bytes, count, record_bytes))`` of every known section."""
+    header_bytes, stride, count = (int(header[f]) for f in ("header_bytes", "section_record_bytes", "section_count"))
+    end = header_bytes + stride * count
+    if (
+        header_bytes < records.HEADER.bytes
+        or header_bytes % 8
+        or stride < records.SECTION.bytes
+        or stride % 8
+        or end > len(data)
+    ):
+        _refuse(
+            Code.INDEX_SECTION,
+            "section table",
+            f"inside {len(data)} bytes",
+            f"{count} × {stride} at {header_bytes}",
+        )
+    seen = set()
+    for i in range(count):
+        row = np.frombuffer(data, records.SECTION.dtype, 1, header_bytes + stride * i)[0]
+        kind, offset, size, records_n, record_bytes = (
+            int(row[f]) for f in ("kind", "offset", "bytes", "count", "record_bytes")
+        )
+        if offset != end or size % 8 or size > len(data) - offset or align_up(records_n * record_bytes, 8) != size:
+            _refuse(
+                Code.INDEX_SECTION,
+                f"section {i}",
+                f"at {end}",
+                f"{size} bytes at {offset}, {records_n} × {record_bytes}",
+            )
+        end = offset + size
+        if kind in seen:
+            _refuse(Code.INDEX_SECTION, f"section {i}", "one of its kind", f"kind {kind} again")
+        seen.add(kind)
+        if any(data[offset + records_n * record_bytes : end]):
+            _refuse(Code.INDEX_SECTION, f"section {i}", "zero padding")
+        if kind in list(Section):
+            yield kind, (data[offset : offset + records_n * record_bytes], records_n, record_bytes)
+        elif int(row["flags"]) & records.SECTION_REQUIRED:
+            _refuse(Code.INDEX_FEATURE, f"section {i}", "a known kind", kind)
+    if end != len(data):
+        _refuse(Code.INDEX_SECTION, "end of the last section", len(data), end)
+
+
+def _table(kind: Section, data: bytes, count: int, record_bytes: int) -> Table:
+    """Records may be longer than known: a newer minor version appended fields."""
+    record = records.SECTION_RECORDS[kind]
+    if record_bytes < record.bytes or record_bytes % 8:
+        _refuse(Code.INDEX_SECTION, f"section {kind.name}", f"records of ≥ {record.bytes} bytes", record_bytes)
+    raw = np.frombuffer(data, np.uint8).reshape(count, record_bytes)
+    return np.ascontiguousarray(raw[:, : record.bytes]).view(record.dtype).reshape(count)
+
+
+def _string(index: Index, reference: int, place: str) -> bytes:
+    at = int(reference)
+    if at >= len(index.strings) or (at > 0 and index.strings[at - 1] != 0):
+        _refuse(Code.INDEX_STRING, place, "the start of a string", at)
+    return index.strings[at : index.strings.index(0, at)]
+
+
+def _check_geometry(index: Index) -> None:
+    g = index.geometry
+    positive = (
+        "layers", "width", "ffn_width", "heads", "text_width", "text_tokens", "in_channels", "out_channels", "steps", "frames",
+        "height", "video_width", "tokens",
+    )  # fmt: skip
+    latent, patch = [[int(v) for v in g[f]] for f in ("latent", "patch")]
+    possible = (
+        all(int(g[f]) > 0 for f in positive)
+        and all(v > 0 for v in (*latent, *patch))
+        and int(g["width"]) % int(g["heads"]) == 0
+        and sum(int(v) for v in g["rope_dims"]) == int(g["width"]) // int(g["heads"])
+        and int(g["experts"]) == (2 if g["rank"] else 1)
+        and int(g["steps"]) == len(index.steps)
+        and all(l_ % p == 0 for l_, p in zip(latent, patch, strict=True))
+        and int(g["tokens"]) == math.prod(l_ // p for l_, p in zip(latent, patch, strict=True))
+        and math.isfinite(g["eps"])
+        and g["eps"] > 0
+    )
+    if not possible:
+        _refuse(Code.INDEX_GEOMETRY, "geometry")
+
+
+def _check_files(index: Index) -> None:
+    layers, first = int(index.geometry["layers"]), 0
+    paths: set[bytes] = set()
+    if len(index.files) == 0:
+        _refuse(Code.INDEX_FILE_RECORD, "files", "at least 1", 0)
+    for i, f in enumerate(index.files):
+        place = f"file {i}"
+        path = _string(index, f["path"], place)
+        if len(path) > records.TEXT_LIMIT or not _PATH.fullmatch(path) or path in paths:
+            _refuse(Code.INDEX_PATH, place, "a new canonical path", path)
+        paths.add(path)
+        block, blocks = int(f["first_block"]), int(f["block_count"])
+        in_model = blocks == 0 if block == NONE else 0 < blocks <= layers and block <= layers - blocks
+        if int(f["kind"]) not in list(FileKind) or not in_model:
+            _refuse(
+                Code.INDEX_FILE_RECORD,
+                place,
+                f"a known kind, blocks inside {layers}",
+                f"kind {f['kind']}, {blocks} at {block}",
+            )
+        count = int(f["tensor_count"])
+        if int(f["first_tensor"]) != first or count < 1 or count > len(index.tensors) - first:
+            _refuse(Code.INDEX_FILE_RECORD, place, f"tensors from {first}", f"{count} from {f['first_tensor']}")
+        first += count
+        size = int(f["bytes"])
+        if size == 0 or size % REGION_GRANULE_BYTES or size >= 2**63:
+            _refuse(Code.INDEX_FILE_RECORD, place, f"a multiple of {REGION_GRANULE_BYTES} bytes", size)
+        if int(f["kind"]) in (FileKind.REGION, FileKind.ADAPTER) and size > int(index.geometry["region_cap_bytes"]):
+            _refuse(Code.INDEX_REGION_CAP, place, f"≤ {index.geometry['region_cap_bytes']} bytes", size)
+    if first != len(index.tensors):
+        _refuse(Code.INDEX_FILE_RECORD, "files", f"{len(index.tensors)} tensors in all", first)
+
+
+def _check_tensors(index: Index) -> None:
+    names: set[bytes] = set()
+    for file_index, f in enumerate(index.files):
+        end = 0
+        for i in range(int(f["first_tensor"]), int(f["first_tensor"]) + int(f["tensor_count"])):
+            t, place = index.tensors[i], f"tensor {i}"
+            name = _string(index, t["name"], place)
+            if len(name) > records.TEXT_LIMIT or not _NAME.fullmatch(name) or name in names:
+                _refuse(Code.INDEX_NAME, place, "a new canonical name", name)
+            names.add(name)
+            if int(t["linear"]) != NONE:
+                _string(index, t["linear"], place)
+            _check_tensor_record(index, t, file_index, place)
+            offset, size = int(t["offset"]), int(t["bytes"])
+            if (
+                offset != align_up(end, TENSOR_ALIGNMENT_BYTES)
+                or offset > int(f["bytes"])
+                or size > int(f["bytes"]) - offset
+            ):
+                _refuse(
+                    Code.INDEX_OFFSET,
+                    place,
+                    f"at {align_up(end, TENSOR_ALIGNMENT_BYTES)}",
+                    f"{size} bytes at {offset}",
+                )
+            end = offset + size
+        if align_up(end, REGION_GRANULE_BYTES) != int(f["bytes"]):
+            _refuse(
+                Code.INDEX_OFFSET,
+                f"end of file {file_index}",
+                f["bytes"],
+                align_up(end, REGION_GRANULE_BYTES),
+            )
+
+
+def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) -> None:
+    block, layers = int(t["block"]), int(index.geometry["layers"])
+    if int(t["file"]) != file_index or int(t["kind"]) not in list(TensorKind) or int(t["expert"]) not in list(Expert):
+        _refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a known kind and expert")
+    if block != NONE and block >= layers:
+        _refuse(Code.INDEX_TENSOR_RECORD, place, f"a block below {layers}", block)
+    if int(t["dtype"]) not in list(DType):
+        _refuse(Code.INDEX_DTYPE, place, "a known dtype", t["dtype"])
+    tile_order = int(t["tile_order"])
+    if tile_order != ROW_MAJOR_ID and tile_order not in BY_ID:
+        _refuse(Code.INDEX_TILE_ORDER, place, "a known tile order", tile_order)
+    dims = int(t["dims"])
+    shape, padded = [[int(v) for v in t[f]] for f in ("shape", "padded")]
+    good = 1 <= dims <= records.MAX_DIMS
+    good = good and all(0 < s <= p for s, p in zip(shape[:dims], padded[:dims], strict=True))
+    good = good and not any(shape[dims:]) and not any(padded[dims:])
+    itemsize = records.DTYPE_BYTES[DType(int(t["dtype"]))]
+    good = good and math.prod(padded[:dims]) * itemsize == int(t["bytes"])
+    if good and tile_order != ROW_MAJOR_ID:
+        order = BY_ID[tile_order]
+        tiles = [align_up(s, e) for s, e in zip(shape[:2], (order.col_count, order.row_count), strict=True)]
+        good = dims == 2 and order.element_bytes == itemsize and padded[:2] == tiles
+    if not good:
+        _refuse(Code.INDEX_SHAPE, place, f"{t['bytes']} bytes", f"shape {shape[:dims]}, padded {padded[:dims]}")
+
+
+def _check_scales(index: Index) -> None:
+    """An INT8 tensor has one FP32 scale per padded output column; nothing else has a scale."""
+    for i, t in enumerate(index.tensors):
+        link = int(t["scale"])
+        if int(t["dtype"]) != DType.INT8:
+            if link != NONE:
+                _refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "no scale", link)
+            continue
+        if link >= len(index.tensors):
+            _refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "the id of a scale", link)
+        s = index.tensors[link]
+        if (
+            int(s["dtype"]) != DType.FLOAT32
+            or int(s["dims"]) != 1
+            or s["padded"][0] != t["padded"][0]
+            or s["file"] != t["file"]
+        ):
+            _refuse(
+                Code.INDEX_SCALE_LINK,
+                f"tensor {i}",
+                f"{t['padded'][0]} FP32 scales in the same file",
+                f"tensor {link}",
+            )
+
+
+def _check_steps(index: Index) -> None:
+    for i, s in enumerate(index.steps):
+        values = [float(s[f]) for f in ("timestep", "sigma", "sigma_next", "step_size")]
+        if not all(map(math.isfinite, values)) or int(s["expert"]) >= int(index.geometry["experts"]) or values[3] >= 0:
+            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", "finite, descending, a known expert", values)
+        if i and float(index.steps[i - 1]["sigma_next"]) != values[1]:
+            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"sigma {index.steps[i - 1]['sigma_next']}", values[1])
+
+
+def _check_totals(index: Index) -> None:
+    for kind in TensorKind:
+        total = sum(int(t["bytes"]) for t in index.tensors if int(t["kind"]) == kind)
+        if total != int(index.geometry["kind_bytes"][kind - 1]):
+            _refuse(Code.INDEX_TOTALS, f"kind {kind.name}", total, index.geometry["kind_bytes"][kind - 1])
+    total = sum(int(f["bytes"]) for f in index.files)
+    if total != int(index.geometry["data_bytes"]):
+        _refuse(Code.INDEX_TOTALS, "data_bytes", total, index.geometry["data_bytes"])

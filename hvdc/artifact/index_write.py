@@ -1,0 +1,182 @@
+"""``index.bin`` written as a pure function of the manifest."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hvdc.artifact import records
+from hvdc.artifact.manifest import Manifest
+from hvdc.artifact.records import NONE, DType, Expert, FileKind, Record, Section, TensorKind
+from layouts.order import BY_NAME, ROW_MAJOR_ID
+from layouts.regions import align_up
+
+Table = npt.NDArray[np.void]
+
+_HASH_OFFSET = records.HEADER.offset("index_sha256")
+HASH_FIELD = slice(_HASH_OFFSET, _HASH_OFFSET + 32)
+"""Where ``index_sha256`` lies."""
+
+
+class _Strings:
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self._at: dict[str, int] = {}
+
+    def add(self, text: str | None) -> int:
+        if text is None:
+            return NONE
+        if text not in self._at:
+            self._at[text] = len(self.data)
+            self.data += text.encode("ascii") + b"\0"
+        return self._at[text]
+
+
+def _row(record: Record, **values: Any) -> Table:
+    row = np.zeros(1, record.dtype)
+    for name, value in values.items():
+        row[name][0] = value
+    return row
+
+
+def _padded(shape: tuple[int, ...]) -> list[int]:
+    return [*shape, *[0] * (records.MAX_DIMS - len(shape))]
+
+
+def _expert(name: str | None) -> int:
+    return int(Expert.SHARED if name is None else Expert[name.upper()])
+
+
+def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
+    """Bytes of ``index.bin`` for a manifest and the very bytes it is stored as."""
+    strings = _Strings()
+    ids = {tensor.name: i for i, (_, tensor) in enumerate(manifest.tensors())}
+    files: list[Table] = []
+    tensors: list[Table] = []
+    for file_index, file in enumerate(manifest.files):
+        files.append(
+            _row(
+                records.FILE,
+                path=strings.add(file.path),
+                kind=FileKind[file.kind.upper()],
+                first_block=NONE if file.first_block is None else file.first_block,
+                block_count=file.block_count,
+                first_tensor=len(tensors),
+                tensor_count=len(file.tensors),
+                bytes=file.bytes,
+                sha256=np.frombuffer(bytes.fromhex(file.sha256), np.uint8),
+            )
+        )
+        for t in file.tensors:
+            tensors.append(
+                _row(
+                    records.TENSOR,
+                    name=strings.add(t.name),
+                    linear=strings.add(t.linear),
+                    file=file_index,
+                    kind=TensorKind[t.kind.upper()],
+                    dtype=DType[t.dtype.upper()],
+                    tile_order=ROW_MAJOR_ID if t.tile_order == "row-major" else BY_NAME[t.tile_order].id,
+                    block=NONE if t.block is None else t.block,
+                    expert=_expert(t.expert),
+                    scale=NONE if t.scale is None else ids[t.scale],
+                    dims=len(t.shape),
+                    shape=_padded(t.shape),
+                    padded=_padded(t.padded_shape),
+                    offset=t.offset,
+                    bytes=t.bytes,
+                )
+            )
+    steps = [
+        _row(
+            records.STEP,
+            timestep=s.timestep,
+            sigma=s.sigma,
+            sigma_next=s.sigma_next,
+            step_size=s.step_size,
+            expert=_expert(s.expert),
+        )
+        for s in manifest.steps
+    ]
+    payloads = [
+        (Section.GEOMETRY, _geometry(manifest).tobytes(), 1, records.GEOMETRY.bytes),
+        (Section.FILES, np.concatenate(files).tobytes(), len(files), records.FILE.bytes),
+        (Section.TENSORS, np.concatenate(tensors).tobytes(), len(tensors), records.TENSOR.bytes),
+        (Section.STEPS, np.concatenate(steps).tobytes(), len(steps), records.STEP.bytes),
+        (Section.STRINGS, bytes(strings.data), len(strings.data), 1),
+    ]
+    return assemble(payloads, hashlib.sha256(manifest_bytes).digest())
+
+
+def assemble(payloads: list[tuple[int, bytes, int, int]], manifest_sha256: bytes, minor: int = records.MINOR) -> bytes:
+    """Lay out header, section table and sections ``(kind, bytes, count, record_bytes)``, and seal them with the checksum."""
+    offset = records.HEADER.bytes + records.SECTION.bytes * len(payloads)
+    table, body = [], bytearray()
+    for kind, data, count, record_bytes in payloads:
+        size = align_up(len(data), 8)
+        table.append(
+            _row(
+                records.SECTION,
+                kind=kind,
+                flags=records.SECTION_REQUIRED,
+                offset=offset,
+                bytes=size,
+                count=count,
+                record_bytes=record_bytes,
+            )
+        )
+        body += data + bytes(size - len(data))
+        offset += size
+    header = _row(
+        records.HEADER,
+        magic=np.frombuffer(records.MAGIC, np.uint8),
+        major=records.MAJOR,
+        minor=minor,
+        header_bytes=records.HEADER.bytes,
+        total_bytes=offset,
+        section_count=len(payloads),
+        section_record_bytes=records.SECTION.bytes,
+        manifest_sha256=np.frombuffer(manifest_sha256, np.uint8),
+    )
+    return seal(header.tobytes() + np.concatenate(table).tobytes() + bytes(body))
+
+
+def seal(data: bytes) -> bytes:
+    """Set ``index_sha256`` to the SHA-256 of the whole with that field zero."""
+    blank = bytearray(data)
+    blank[HASH_FIELD] = bytes(32)
+    blank[HASH_FIELD] = hashlib.sha256(blank).digest()
+    return bytes(blank)
+
+
+def _geometry(m: Manifest) -> Table:
+    g, totals = m.geometry, m.totals
+    kinds = [getattr(totals, f"{kind.name.lower()}_bytes") for kind in TensorKind]
+    return _row(
+        records.GEOMETRY,
+        layers=g.layers,
+        width=g.width,
+        ffn_width=g.ffn_width,
+        heads=g.heads,
+        text_width=g.text_width,
+        text_tokens=g.text_tokens,
+        in_channels=g.in_channels,
+        out_channels=g.out_channels,
+        patch=g.patch,
+        rope_dims=g.rope_axis_dims,
+        rank=g.rank,
+        experts=len(m.experts),
+        steps=len(m.steps),
+        frames=m.video.frames,
+        height=m.video.height,
+        video_width=m.video.width,
+        latent=m.video.latent,
+        tokens=m.video.tokens,
+        eps=g.eps,
+        region_cap_bytes=m.target.region_cap_bytes,
+        kind_bytes=kinds,
+        data_bytes=totals.data_bytes,
+    )

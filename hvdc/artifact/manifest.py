@@ -1,0 +1,246 @@
+"""``manifest.json`` as a typed model: strict, unknown keys refused, its JSON Schema generated and shipped.
+
+The manifest is the readable truth; ``index.bin`` is a pure function of it (`hvdc.artifact.index`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from hvdc.artifact import records
+from hvdc.artifact.codes import Code
+from hvdc.artifact.errors import ArtifactError
+from hvdc.config import CompileConfig
+
+FORMAT_NAME = "hvdc-artifact"
+MANIFEST_NAME = "manifest.json"
+INDEX_NAME = "index.bin"
+MAX_MANIFEST_BYTES = 64 << 20
+"""A manifest of the full-size model is about 1 MB; a reader refuses to parse anything absurd."""
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, lt=2**32)]
+Size = Annotated[int, Field(ge=1, lt=2**32)]
+Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+TensorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=records.TEXT_LIMIT)]
+FilePath = Annotated[str, Field(pattern=r"^[a-z0-9_-]+/[a-z0-9_-]+(\.[a-z0-9_-]+)*$", max_length=records.TEXT_LIMIT)]
+"""Relative, one directory deep, lower case: no '..', no absolute path, no backslash, no drive letter, no case collision."""
+
+Expert = Literal["semantic", "detail"]
+FileKind = Literal["region", "adapter", "host", "schedule"]
+TensorKind = Literal["attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule"]
+DTypeName = Literal["int8", "float32", "float64"]
+TileOrderName = Literal["row-major", "hmx-int8-k4", "hmx-fp16-2"]
+
+
+class Model(BaseModel):
+    """Strict and immutable: no coercion, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Format(Model):
+    """Which format this is. ``draft`` artifacts may change until 1.0 is final."""
+
+    name: Literal["hvdc-artifact"] = "hvdc-artifact"
+    major: Literal[1] = 1
+    minor: Count = records.MINOR
+    draft: bool = True
+
+
+class Geometry(Model):
+    """Sizes of the model, in channels, blocks and tokens; the names are those of `exporters.model.Geometry`."""
+
+    layers: Size
+    width: Size
+    ffn_width: Size
+    heads: Size
+    text_width: Size
+    text_tokens: Size
+    in_channels: Size
+    out_channels: Size
+    patch: tuple[Size, Size, Size]
+    freq_dim: Size
+    cross_attn_norm: bool
+    eps: Annotated[float, Field(gt=0)]
+    rope_theta: Annotated[float, Field(gt=0)]
+    rope_max_positions: Size
+    rope_axis_dims: tuple[Size, Size, Size]
+    rank: Count
+    alpha_over_rank: float
+
+
+class Video(Model):
+    """The clip that the artifact is made for. Latent sizes are (frames, rows, columns); ``tokens`` is M."""
+
+    frames: Size
+    height: Size
+    width: Size
+    latent: tuple[Size, Size, Size]
+    tokens: Size
+
+
+class Step(Model):
+    """One denoising step: ``x += v * step_size`` with v by ``expert``."""
+
+    timestep: float
+    sigma: float
+    sigma_next: float
+    step_size: float
+    expert: Expert
+
+
+class TensorEntry(Model):
+    """One tensor. ``scale`` names the FP32 scales per output column of an INT8 weight: ``W ≈ q · s``."""
+
+    name: TensorName
+    linear: TensorName | None
+    kind: TensorKind
+    dtype: DTypeName
+    tile_order: TileOrderName
+    block: Count | None
+    expert: Expert | None
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=records.MAX_DIMS)]
+    padded_shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=records.MAX_DIMS)]
+    scale: TensorName | None
+    offset: Bytes
+    bytes: Bytes
+
+    @model_validator(mode="after")
+    def _bytes_agree(self) -> TensorEntry:
+        if self.bytes != math.prod(self.padded_shape) * records.DTYPE_BYTES[records.DType[self.dtype.upper()]]:
+            raise ValueError(f"{self.name}: {self.bytes} bytes for {self.padded_shape} {self.dtype}")
+        return self
+
+
+class FileEntry(Model):
+    """One data file with its tensors in order of offset."""
+
+    path: FilePath
+    kind: FileKind
+    first_block: Count | None
+    block_count: Count
+    bytes: Bytes
+    sha256: Sha256
+    tensors: Annotated[tuple[TensorEntry, ...], Field(min_length=1)]
+
+
+class Source(Model):
+    """What was compiled. ``tensors_sha256`` is a function of the canonical tensors' values, never of the input file."""
+
+    tensors_sha256: Sha256
+    tensor_count: Count
+    left_out_energy: dict[TensorName, float] | None = None
+    """Only where a merged detail checkpoint was split by SVD: ‖ΔW − BA‖² / ‖ΔW‖² of each linear."""
+
+
+class Target(Model):
+    """The device limits that shaped the artifact, copied from the target description."""
+
+    name: str
+    soc: str
+    hexagon_arch: str
+    region_cap_bytes: Bytes
+    mapping_budget_bytes: Bytes
+
+
+class Totals(Model):
+    """Bytes of tensors by kind, and of all data files with their padding."""
+
+    attention_base_bytes: Bytes
+    ffn_base_bytes: Bytes
+    base_scale_bytes: Bytes
+    adapter_bytes: Bytes
+    block_other_bytes: Bytes
+    host_bytes: Bytes
+    schedule_bytes: Bytes
+    padding_bytes: Bytes
+    data_bytes: Bytes
+
+
+class Manifest(Model):
+    """The whole manifest."""
+
+    format: Format
+    tools: dict[str, str]
+    configuration: CompileConfig
+    geometry: Geometry
+    video: Video
+    target: Target
+    experts: tuple[Expert, ...]
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
+    source: Source
+    totals: Totals
+    model_sha256: Sha256
+    files: Annotated[tuple[FileEntry, ...], Field(min_length=1)]
+
+    def tensors(self) -> list[tuple[FileEntry, TensorEntry]]:
+        """Every tensor with its file, in id order."""
+        return [(file, tensor) for file in self.files for tensor in file.tensors]
+
+    def to_json(self) -> bytes:
+        """Canonical bytes: keys in the model's order, one tensor a line, ASCII, final newline."""
+        return (_pretty(self.model_dump(mode="json")) + "\n").encode("ascii")
+
+
+def _pretty(value: Any, indent: str = "") -> str:
+    """JSON with containers of plain values on one line, so that a tensor, a step or a shape is a line to read."""
+    if not isinstance(value, (dict, list)) or _is_leaf(value):
+        return json.dumps(value, allow_nan=False)
+    deeper = indent + "  "
+    if isinstance(value, dict):
+        lines = [f"{deeper}{json.dumps(key)}: {_pretty(item, deeper)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(lines) + f"\n{indent}}}"
+    return "[\n" + ",\n".join(f"{deeper}{_pretty(item, deeper)}" for item in value) + f"\n{indent}]"
+
+
+def _is_leaf(value: dict[str, Any] | list[Any]) -> bool:
+    items = value.values() if isinstance(value, dict) else value
+    return all(
+        not isinstance(i, dict) and not (isinstance(i, list) and any(isinstance(j, (dict, list)) for j in i))
+        for i in items
+    )
+
+
+def model_sha256(files: list[tuple[str, int, str]]) -> str:
+    """SHA-256 over ``path bytes sha256`` lines of the data files in manifest order: the identity of the model's bytes."""
+    lines = "".join(f"{path} {size} {sha}\n" for path, size, sha in files)
+    return hashlib.sha256(lines.encode("ascii")).hexdigest()
+
+
+def parse_manifest(data: bytes, where: str) -> Manifest:
+    """Parse and check ``manifest.json``. Raises ArtifactError MANIFEST_JSON or MANIFEST_SCHEMA."""
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise ArtifactError(
+            Code.MANIFEST_JSON, where=where, expected=f"≤ {MAX_MANIFEST_BYTES} bytes", found=f"{len(data)}"
+        )
+    try:
+        json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(Code.MANIFEST_JSON, where=where, found=str(error)) from error
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ArtifactError(Code.MANIFEST_SCHEMA, where=f"{where}: {place}", found=first["msg"]) from error
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return out
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the manifest, as shipped in ``hvdc/artifact/manifest.schema.json``."""
+    schema = Manifest.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "hvdc artifact manifest"
+    return schema

@@ -1,0 +1,259 @@
+"""The binary records of ``index.bin``, described once.
+
+From these descriptions come the numpy dtypes that Python reads and writes, the C structs with their ``static_assert``s
+(`hvdc.artifact.c_header`) and the tables of docs/FORMAT.md. All numbers are little-endian; structs have no implicit padding:
+every field lies at a multiple of its size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+
+MAGIC = b"HVDCIDX\x00"
+MAJOR = 1
+MINOR = 0
+KNOWN_FEATURES = 0
+"""Bits of ``required_features`` that this reader understands. None are defined in 1.0."""
+
+NONE = 0xFFFFFFFF
+"""'No such index' in 32-bit index fields."""
+
+MAX_DIMS = 5
+MAX_INDEX_BYTES = 256 << 20
+"""A reader refuses a larger index.bin: the full-size model's is about 200 KB."""
+
+TEXT_LIMIT = 200
+"""Longest path or tensor name, in bytes."""
+
+SCALARS = {
+    "u8": ("uint8_t", "<u1"),
+    "u16": ("uint16_t", "<u2"),
+    "u32": ("uint32_t", "<u4"),
+    "u64": ("uint64_t", "<u8"),
+    "f32": ("float", "<f4"),
+    "f64": ("double", "<f8"),
+}
+"""Scalar type -> (C type, numpy dtype)."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """``count`` scalars of ``type`` in a row, with a sentence for the C comment and the document."""
+
+    name: str
+    type: str
+    doc: str
+    count: int = 1
+
+    @property
+    def c_type(self) -> str:
+        return SCALARS[self.type][0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(SCALARS[self.type][1])
+
+
+@dataclass(frozen=True)
+class Record:
+    """A fixed-size little-endian struct."""
+
+    name: str
+    doc: str
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        offset = 0
+        for field in self.fields:
+            size = field.dtype.itemsize
+            if offset % size:
+                raise ValueError(f"{self.name}.{field.name} at {offset} is not aligned to {size}")
+            offset += size * field.count
+        if offset % 8:
+            raise ValueError(f"{self.name} is {offset} bytes, not a multiple of 8")
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        return np.dtype([(f.name, f.dtype, (f.count,)) if f.count > 1 else (f.name, f.dtype) for f in self.fields])
+
+    @property
+    def bytes(self) -> int:
+        return self.dtype.itemsize
+
+    def offset(self, field: str) -> int:
+        """Byte offset of a field."""
+        fields = self.dtype.fields
+        assert fields is not None
+        return fields[field][1]
+
+
+class Section(IntEnum):
+    """Kinds of sections. Numbers are never reused."""
+
+    GEOMETRY = 1
+    FILES = 2
+    TENSORS = 3
+    STEPS = 4
+    STRINGS = 5
+
+
+class FileKind(IntEnum):
+    REGION = 1
+    ADAPTER = 2
+    HOST = 3
+    SCHEDULE = 4
+
+
+class TensorKind(IntEnum):
+    """What a tensor counts as in the memory accounting."""
+
+    ATTENTION_BASE = 1
+    FFN_BASE = 2
+    BASE_SCALE = 3
+    ADAPTER = 4
+    BLOCK_OTHER = 5
+    HOST = 6
+    SCHEDULE = 7
+
+
+class DType(IntEnum):
+    INT8 = 1
+    FLOAT32 = 2
+    FLOAT64 = 3
+
+
+DTYPE_BYTES = {DType.INT8: 1, DType.FLOAT32: 4, DType.FLOAT64: 8}
+
+
+class Expert(IntEnum):
+    """Whom a tensor or a step belongs to. SHARED is for tensors only."""
+
+    SEMANTIC = 0
+    DETAIL = 1
+    SHARED = 2
+
+
+STRING_DOC = "Strings are UTF-8, each ended by a zero byte; a reference is the byte offset of a string's first byte."
+
+SECTION_REQUIRED = 1
+"""Flag of a section that a reader must understand; unknown sections without it are skipped by size."""
+
+HEADER = Record(
+    "hvdc_header",
+    "First bytes of index.bin.",
+    (
+        Field("magic", "u8", "'HVDCIDX', 0", 8),
+        Field("major", "u16", "a reader refuses another major version"),
+        Field("minor", "u16", "a newer minor version adds sections or appends fields; older readers skip them"),
+        Field("header_bytes", "u32", "size of this header; the section table follows it"),
+        Field("total_bytes", "u64", "size of index.bin"),
+        Field("required_features", "u64", "a reader refuses bits that it does not know"),
+        Field("section_count", "u32", "entries of the section table"),
+        Field("section_record_bytes", "u32", "size of an entry of the section table"),
+        Field("manifest_sha256", "u8", "SHA-256 of manifest.json", 32),
+        Field("index_sha256", "u8", "SHA-256 of index.bin with these 32 bytes zero", 32),
+    ),
+)
+
+SECTION = Record(
+    "hvdc_section",
+    "An entry of the section table. Sections follow the table in order, each at a multiple of 8, without holes.",
+    (
+        Field("kind", "u32", "enum hvdc_section_kind"),
+        Field("flags", "u32", "bit 0: a reader must know this kind"),
+        Field("offset", "u64", "from the start of index.bin"),
+        Field("bytes", "u64", "count * record_bytes, rounded up to a multiple of 8"),
+        Field("count", "u32", "records; for strings, bytes"),
+        Field("record_bytes", "u32", "size of one record; larger than known means appended fields"),
+    ),
+)
+
+GEOMETRY = Record(
+    "hvdc_geometry",
+    "The model, the video and the accounting; one record.",
+    (
+        Field("layers", "u32", "DiT blocks"),
+        Field("width", "u32", "channels of the residual stream"),
+        Field("ffn_width", "u32", "channels between the feed-forward pair"),
+        Field("heads", "u32", "attention heads; width / heads channels each"),
+        Field("text_width", "u32", "channels of a prompt embedding"),
+        Field("text_tokens", "u32", "tokens of a prompt, all attended"),
+        Field("in_channels", "u32", "latent channels in"),
+        Field("out_channels", "u32", "latent channels out"),
+        Field("patch", "u32", "frames, rows, columns of latent per token", 3),
+        Field("rope_dims", "u32", "channels of a head rotated by frame, row, column position", 3),
+        Field("rank", "u32", "rank of the adapter; 0 if there is one expert"),
+        Field("experts", "u32", "1 or 2"),
+        Field("steps", "u32", "denoising steps"),
+        Field("frames", "u32", "frames of the video"),
+        Field("height", "u32", "rows of the video, pixels"),
+        Field("video_width", "u32", "columns of the video, pixels"),
+        Field("latent", "u32", "latent frames, rows, columns", 3),
+        Field("tokens", "u32", "tokens of a step"),
+        Field("eps", "f64", "epsilon of every norm"),
+        Field("region_cap_bytes", "u64", "largest region that the target maps"),
+        Field("kind_bytes", "u64", "bytes of tensors by kind: enum hvdc_tensor_kind - 1", len(TensorKind)),
+        Field("data_bytes", "u64", "bytes of all data files"),
+    ),
+)
+
+FILE = Record(
+    "hvdc_file",
+    "A data file. Its tensors are a contiguous range of the tensor table, in order of offset.",
+    (
+        Field("path", "u32", "string: relative path with '/'"),
+        Field("kind", "u32", "enum hvdc_file_kind"),
+        Field("first_block", "u32", "first block that it holds, or HVDC_NONE"),
+        Field("block_count", "u32", "blocks that it holds"),
+        Field("first_tensor", "u32", "index of its first tensor"),
+        Field("tensor_count", "u32", "tensors, at least 1"),
+        Field("bytes", "u64", "size of the file, a multiple of the region granule"),
+        Field("sha256", "u8", "SHA-256 of the file", 32),
+    ),
+)
+
+TENSOR = Record(
+    "hvdc_tensor",
+    "A tensor. Its id is its index in the table.",
+    (
+        Field("name", "u32", "string: canonical name"),
+        Field("linear", "u32", "string: the linear it belongs to inside a block, or HVDC_NONE"),
+        Field("file", "u32", "index of its file"),
+        Field("kind", "u32", "enum hvdc_tensor_kind"),
+        Field("dtype", "u32", "enum hvdc_dtype"),
+        Field("tile_order", "u32", "tile order id; 0 is row-major"),
+        Field("block", "u32", "block, or HVDC_NONE"),
+        Field("expert", "u32", "enum hvdc_expert"),
+        Field("scale", "u32", "id of the FP32 scale per output column of an INT8 tensor, or HVDC_NONE"),
+        Field("dims", "u32", "dimensions, 1 to 5"),
+        Field("shape", "u32", "logical shape, unused entries 0", MAX_DIMS),
+        Field("padded", "u32", "stored shape, unused entries 0", MAX_DIMS),
+        Field("offset", "u64", "from the start of the file"),
+        Field("bytes", "u64", "stored bytes"),
+    ),
+)
+
+STEP = Record(
+    "hvdc_step",
+    "A denoising step: x += v * step_size, v by the step's expert.",
+    (
+        Field("timestep", "f64", "timestep given to the time embedder"),
+        Field("sigma", "f32", "noise level before the step"),
+        Field("sigma_next", "f32", "noise level after it"),
+        Field("step_size", "f32", "sigma_next - sigma"),
+        Field("expert", "u32", "enum hvdc_expert, not SHARED"),
+    ),
+)
+
+RECORDS = (HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP)
+SECTION_RECORDS = {
+    Section.GEOMETRY: GEOMETRY,
+    Section.FILES: FILE,
+    Section.TENSORS: TENSOR,
+    Section.STEPS: STEP,
+}
+ENUMS: tuple[type[IntEnum], ...] = (Section, FileKind, TensorKind, DType, Expert)

@@ -1,0 +1,131 @@
+"""The configuration of a compilation: what `--config FILE.toml`, `--set key=value` and options fill in.
+
+Everything here decides bytes of the artifact and is recorded in its manifest; nothing here names a file or a machine.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hvdc.errors import UsageError
+
+DCM_TIMESTEPS = (1000.0, 992.0, 982.0, 949.0, 905.0, 810.0)
+"""DCM's six hard-coded timesteps. Source: Vchitect/DCM, fastvideo/sample/inference_wan.py."""
+
+DCM_EXPERT_BOUNDARY = 978
+"""The detail expert takes steps with int(t) <= 978. Source: the same file."""
+
+
+class CompileConfig(BaseModel):
+    """All settings with their defaults. Strict: unknown keys and wrong types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    frames: Annotated[int, Field(ge=1, le=1025, description="frames of the video, 4 n + 1")] = 49
+    height: Annotated[int, Field(ge=16, le=4096, description="rows of the video in pixels, a multiple of 16")] = 480
+    width: Annotated[int, Field(ge=16, le=4096, description="columns of the video in pixels, a multiple of 16")] = 832
+    timesteps: Annotated[
+        tuple[float, ...], Field(min_length=1, max_length=1000, description="denoising timesteps, descending")
+    ] = DCM_TIMESTEPS
+    expert_boundary: Annotated[
+        int, Field(ge=0, le=1000, description="the detail expert takes steps with int(t) <= this")
+    ] = DCM_EXPERT_BOUNDARY
+    target: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", description="target description")] = "sm8750"
+    rank: Annotated[
+        int | None, Field(ge=1, le=4096, description="rank of the split, for a merged detail checkpoint only")
+    ] = None
+    lora_alpha: Annotated[float | None, Field(gt=0, description="alpha of the adapter, where its files hold none")] = (
+        None
+    )
+    max_left_out_energy: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=1,
+            description="largest share of ‖ΔW‖² that the split of a merged checkpoint may leave out",
+        ),
+    ] = 0.01
+    heads: Annotated[
+        int | None, Field(ge=1, description="attention heads, where no config tells; else width / 128")
+    ] = None
+    text_tokens: Annotated[
+        int | None, Field(ge=1, description="tokens of a prompt, where no config tells; else 512")
+    ] = None
+
+
+def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str, Any]) -> CompileConfig:
+    """Join a TOML file, ``key=value`` settings and command-line options; later ones win. Raises UsageError."""
+    values: dict[str, Any] = {}
+    if path is not None:
+        try:
+            values.update(tomllib.loads(path.read_text("utf-8")))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise UsageError("the configuration file cannot be read", where=str(path), found=str(error)) from error
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(
+                "a setting is not of the form key=value",
+                where=f"--set {setting}",
+                fix="write --set key=value",
+            )
+        try:
+            values[key.strip()] = tomllib.loads(f"v = {text}")["v"]
+        except tomllib.TOMLDecodeError:
+            values[key.strip()] = text
+    values.update({key: value for key, value in options.items() if value is not None})
+    for (
+        key,
+        value,
+    ) in values.items():  # TOML has lists and whole numbers where the model has tuples and floats
+        if key in ("timesteps",) and isinstance(value, (list, tuple)):
+            values[key] = tuple(float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value)
+        elif key in ("lora_alpha", "max_left_out_energy") and isinstance(value, int) and not isinstance(value, bool):
+            values[key] = float(value)
+    try:
+        config = CompileConfig.model_validate(values)
+    except ValidationError as error:
+        raise _as_usage_error(error) from error
+    _check_video(config)
+    return config
+
+
+def _as_usage_error(error: ValidationError) -> UsageError:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = ", ".join(CompileConfig.model_fields)
+        return UsageError(f"there is no setting {key!r}", expected=f"one of {known}", fix="check the spelling")
+    field = CompileConfig.model_fields.get(str(first["loc"][0])) if first["loc"] else None
+    return UsageError(
+        f"the setting {key!r} is not valid: {first['msg']}",
+        expected=field.description or "" if field else "",
+        found=repr(first.get("input")),
+    )
+
+
+def _check_video(config: CompileConfig) -> None:
+    """The VAE halves time twice after the first frame and space three times; the patch halves space once more."""
+    if config.frames % 4 != 1:
+        below = config.frames - (config.frames - 1) % 4
+        raise UsageError(
+            "the number of frames is not possible for this VAE",
+            where="frames",
+            expected="4 n + 1",
+            found=str(config.frames),
+            fix=f"use {below} or {below + 4}",
+        )
+    for name in ("height", "width"):
+        value = getattr(config, name)
+        if value % 16:
+            raise UsageError(
+                f"the video's {name} is not possible",
+                where=name,
+                expected="a multiple of 16",
+                found=str(value),
+                fix=f"use {value // 16 * 16} or {value // 16 * 16 + 16}",
+            )

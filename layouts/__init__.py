@@ -1,0 +1,1 @@
+"""Pure geometry: tile orders, tile grids and region planning. numpy only."""

@@ -1,0 +1,1 @@
+"""What a number becomes: weight quantiser and its numeric references."""
