@@ -84,7 +84,9 @@ def _open_file(path: Path, stack: ExitStack) -> Store:
     kind = kind_of(path)
     if kind == "json":
         raise CheckpointError(
-            "this is a JSON text, not weights", where=str(path), fix="give the checkpoint file that lies beside it"
+            "this is a JSON text, not weights",
+            where=str(path),
+            fix="give the checkpoint file that lies beside it",
         )
     if kind == "safetensors":
         file = SafetensorsFile(path)

@@ -106,16 +106,18 @@ def _embedder(prefix: str, g: Geometry) -> Iterator[tuple[str, tuple[int, ...]]]
     yield from _linear(f"{prefix}.text_embedder.linear_2", g.width, g.width)
 
 
-def _block(prefix: str, g: Geometry) -> Iterator[tuple[str, tuple[int, ...]]]:
-    yield f"{prefix}.scale_shift_table", (1, 6, g.width)
-    for attn in ("attn1", "attn2"):
-        for norm in ("norm_q", "norm_k"):
-            yield f"{prefix}.{attn}.{norm}.weight", (g.width,)
+def norm_gains(g: Geometry, block: str) -> list[str]:
+    """Names of a block's norm parameters, each of ``width`` channels: the qk gains, then the affine cross-attention norm."""
+    names = [f"{block}.{attn}.{norm}.weight" for attn in ("attn1", "attn2") for norm in ("norm_q", "norm_k")]
+    return names + ([f"{block}.norm2.weight", f"{block}.norm2.bias"] if g.cross_attn_norm else [])
+
+
+def _block(block: str, g: Geometry) -> Iterator[tuple[str, tuple[int, ...]]]:
+    yield f"{block}.scale_shift_table", (1, 6, g.width)
+    for name in norm_gains(g, block):
+        yield name, (g.width,)
     for linear in (*ATTENTION_LINEARS, *FFN_LINEARS):
-        yield from _linear(f"{prefix}.{linear}", *g.linear_shape(linear))
-    if g.cross_attn_norm:
-        yield f"{prefix}.norm2.weight", (g.width,)
-        yield f"{prefix}.norm2.bias", (g.width,)
+        yield from _linear(f"{block}.{linear}", *g.linear_shape(linear))
 
 
 def base_tensors(g: Geometry) -> dict[str, tuple[int, ...]]:

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import decimal
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from exporters.errors import CheckpointError
-from exporters.tensor import Tensor
+from exporters.tensor import Float32Array, Tensor
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -77,7 +76,7 @@ def exp(x: npt.ArrayLike) -> Float64Array:
 
 
 def silu(x: npt.ArrayLike) -> Float64Array:
-    """x · sigmoid(x) = x / (1 + e^-x), elementwise, float64."""
+    """x · sigmoid(x) = x / (1 + e^-x), elementwise, float64: within 2 ulp."""
     v = np.asarray(x, dtype=np.float64)
     return np.asarray(np.divide(v, np.add(1.0, exp(np.negative(v)))))
 
@@ -188,7 +187,7 @@ def linear64(weight: Tensor, bias: Tensor, x: Float64Array) -> Float64Array:
     return np.add(y, finite(bias, bias.read()).astype(np.float64))
 
 
-def finite(tensor: Tensor, values: npt.NDArray[Any], first_row: int = 0) -> npt.NDArray[Any]:
+def finite(tensor: Tensor, values: Float32Array, first_row: int = 0) -> Float32Array:
     """``values`` (rows of ``tensor`` from ``first_row`` on), unless one of them is NaN or infinite.
 
     Raises:

@@ -209,7 +209,7 @@ def _row_reader(file: FileIO, path: Path, entry: Entry) -> RowReader:
         flat, item = out.reshape(-1), ITEM_BYTES[dtype]
         offset = entry.begin + start * row_items * item
         if dtype == "F32":
-            _read_exactly(file, path, memoryview(flat).cast("B"), offset)
+            _read_exactly(file, path, memoryview(flat.view(np.uint8)), offset)
             return out
         if not hasattr(_scratch, "bytes"):
             _scratch.bytes = np.empty(_SCRATCH_BYTES, np.uint8)

@@ -13,15 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hvdc.errors import UsageError
 
-DCM_TIMESTEPS = (1000.0, 992.0, 982.0, 949.0, 905.0, 810.0)
-"""DCM's six hard-coded timesteps. Source: Vchitect/DCM, fastvideo/sample/inference_wan.py."""
-
-DCM_EXPERT_BOUNDARY = 978
-"""The detail expert takes steps with int(t) <= 978. Source: the same file."""
-
 
 class CompileConfig(BaseModel):
-    """All settings with their defaults. Strict: unknown keys and wrong types are refused."""
+    """All settings with their defaults; None means "as the checkpoint or DCM's own code says".
+
+    Strict: unknown keys and wrong types are refused. A manifest records the effective values, with every None that
+    could be resolved filled in.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -29,11 +27,13 @@ class CompileConfig(BaseModel):
     height: Annotated[int, Field(ge=16, le=4096, description="rows of the video in pixels, a multiple of 16")] = 480
     width: Annotated[int, Field(ge=16, le=4096, description="columns of the video in pixels, a multiple of 16")] = 832
     timesteps: Annotated[
-        tuple[float, ...], Field(min_length=1, max_length=1000, description="denoising timesteps, descending")
-    ] = DCM_TIMESTEPS
+        tuple[float, ...] | None,
+        Field(min_length=1, max_length=1000, description="denoising timesteps, descending; else DCM's six"),
+    ] = None
     expert_boundary: Annotated[
-        int, Field(ge=0, le=1000, description="the detail expert takes steps with int(t) <= this")
-    ] = DCM_EXPERT_BOUNDARY
+        int | None,
+        Field(ge=0, le=1000, description="the detail expert takes steps with int(t) <= this; else DCM's 978"),
+    ] = None
     target: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", description="target description")] = "sm8750"
     rank: Annotated[
         int | None, Field(ge=1, le=4096, description="rank of the split, for a merged detail checkpoint only")

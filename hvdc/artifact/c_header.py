@@ -25,6 +25,18 @@ def _enum(enum: type[IntEnum]) -> list[str]:
     return [f"enum hvdc_{name} {{", *members, "};", f"#define {prefix}_KNOWN(v) ({known})", ""]
 
 
+def _file_holds() -> list[str]:
+    kinds = [
+        f"((f) == {int(f)}u && ({' || '.join(f'(t) == {int(t)}u' for t in held)}))"
+        for f, held in records.FILE_HOLDS.items()
+    ]
+    return [
+        "/* Whether a file of kind f holds tensors of kind t. */",
+        "#define HVDC_FILE_HOLDS(f, t) \\",
+        "    (" + " || \\\n     ".join(kinds) + ")",
+    ]
+
+
 def _struct(record: records.Record) -> list[str]:
     out = [f"/* {record.doc} */", f"typedef struct {record.name} {{"]
     for field in record.fields:
@@ -60,12 +72,16 @@ def records_header() -> str:
         f"#define HVDC_MAX_DIMS {records.MAX_DIMS}u",
         f"#define HVDC_SECTION_REQUIRED {records.SECTION_REQUIRED}u",
         f"#define HVDC_MAX_INDEX_BYTES {records.MAX_INDEX_BYTES}ull",
+        f"#define HVDC_MAX_SECTIONS {records.MAX_SECTIONS}u",
         f"#define HVDC_TEXT_LIMIT {records.TEXT_LIMIT}u",
+        f'#define HVDC_ADALN_NAME "{records.ADALN_NAME}"',
+        f'#define HVDC_HEAD_NAME "{records.HEAD_NAME}"',
         f"#define HVDC_TENSOR_KINDS {len(records.TensorKind)}u",
         "",
     ]
     for enum in records.ENUMS:
         lines += _enum(enum)
+    lines += [*_file_holds(), ""]
     for record in records.RECORDS:
         lines += _struct(record)
     return "\n".join([*lines, "#endif", ""])

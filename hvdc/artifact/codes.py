@@ -38,6 +38,7 @@ class Code(IntEnum):
     INDEX_STEP_RECORD = 38
     INDEX_REGION_CAP = 39
     INDEX_TOTALS = 40
+    INDEX_SCHEDULE = 41
     DATA_HASH = 50
     DATA_PADDING = 51
     DATA_SCALE = 52
@@ -77,8 +78,9 @@ MEANING: dict[Code, str] = {
     Code.INDEX_STEP_RECORD: "a step record is not possible",
     Code.INDEX_REGION_CAP: "a region is larger than the target can map",
     Code.INDEX_TOTALS: "a recorded total is not the sum of its parts",
+    Code.INDEX_SCHEDULE: "the AdaLN or head table is missing or has another shape",
     Code.DATA_HASH: "a file's SHA-256 is not the recorded one",
-    Code.DATA_PADDING: "padding holds something other than zeros",
+    Code.DATA_PADDING: "padding holds something other than zeros (ones for scales)",
     Code.DATA_SCALE: "a scale is not finite and positive",
     Code.DATA_MINUS_128: "a quantised weight is -128",
     Code.DATA_NOT_FINITE: "a floating-point tensor holds NaN or Inf",

@@ -11,6 +11,8 @@ class ArtifactError(HvdcError):
 
     exit_status = Exit.BAD_ARTIFACT
 
-    def __init__(self, code: Code, *, where: str = "", expected: str = "", found: str = "", fix: str = "") -> None:
-        super().__init__(f"{MEANING[code]} [{code.name}]", where=where, expected=expected, found=found, fix=fix)
+    def __init__(
+        self, code: Code, *, what: str = "", where: str = "", expected: str = "", found: str = "", fix: str = ""
+    ) -> None:
+        super().__init__(f"{what or MEANING[code]} [{code.name}]", where=where, expected=expected, found=found, fix=fix)
         self.code = code

@@ -25,8 +25,8 @@ from layouts.regions import REGION_GRANULE_BYTES, TENSOR_ALIGNMENT_BYTES, align_
 
 Table = npt.NDArray[np.void]
 
-_PATH = re.compile(rb"[a-z0-9_-]+/[a-z0-9_-]+(\.[a-z0-9_-]+)*")
-_NAME = re.compile(rb"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
+_PATH = re.compile(records.PATH_PATTERN.encode("ascii"))
+_NAME = re.compile(records.NAME_PATTERN.encode("ascii"))
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,11 @@ def parse_index(data: bytes) -> Index:
     _check_geometry(index)
     _check_files(index)
     _check_tensors(index)
+    _check_unique(index)
     _check_scales(index)
     _check_steps(index)
     _check_totals(index)
+    _check_schedule(index)
     return index
 
 
@@ -102,7 +104,8 @@ def _sections(data: bytes, header: np.void) -> Iterator[tuple[int, tuple[bytes, 
     header_bytes, stride, count = (int(header[f]) for f in ("header_bytes", "section_record_bytes", "section_count"))
     end = header_bytes + stride * count
     if (
-        header_bytes < records.HEADER.bytes
+        count > records.MAX_SECTIONS
+        or header_bytes < records.HEADER.bytes
         or header_bytes % 8
         or stride < records.SECTION.bytes
         or stride % 8
@@ -154,14 +157,19 @@ def _string(index: Index, reference: int, place: str) -> bytes:
     at = int(reference)
     if at >= len(index.strings) or (at > 0 and index.strings[at - 1] != 0):
         _refuse(Code.INDEX_STRING, place, "the start of a string", at)
-    return index.strings[at : index.strings.index(0, at)]
+    end = index.strings.find(0, at, at + records.TEXT_LIMIT + 1)
+    return index.strings[at : end if end >= 0 else at + records.TEXT_LIMIT + 1]
+
+
+def _is_text(text: bytes, pattern: re.Pattern[bytes]) -> bool:
+    return len(text) <= records.TEXT_LIMIT and pattern.fullmatch(text) is not None
 
 
 def _check_geometry(index: Index) -> None:
     g = index.geometry
     positive = (
-        "layers", "width", "ffn_width", "heads", "text_width", "text_tokens", "in_channels", "out_channels", "steps", "frames",
-        "height", "video_width", "tokens",
+        "layers", "width", "ffn_width", "heads", "text_width", "text_tokens", "in_channels", "out_channels", "steps",
+        "frames", "height", "video_width", "tokens",
     )  # fmt: skip
     latent, patch = [[int(v) for v in g[f]] for f in ("latent", "patch")]
     possible = (
@@ -182,23 +190,28 @@ def _check_geometry(index: Index) -> None:
 
 def _check_files(index: Index) -> None:
     layers, first = int(index.geometry["layers"]), 0
-    paths: set[bytes] = set()
+    regions = 0
     if len(index.files) == 0:
         _refuse(Code.INDEX_FILE_RECORD, "files", "at least 1", 0)
     for i, f in enumerate(index.files):
         place = f"file {i}"
         path = _string(index, f["path"], place)
-        if len(path) > records.TEXT_LIMIT or not _PATH.fullmatch(path) or path in paths:
-            _refuse(Code.INDEX_PATH, place, "a new canonical path", path)
-        paths.add(path)
-        block, blocks = int(f["first_block"]), int(f["block_count"])
-        in_model = blocks == 0 if block == NONE else 0 < blocks <= layers and block <= layers - blocks
-        if int(f["kind"]) not in list(FileKind) or not in_model:
+        if not _is_text(path, _PATH):
+            _refuse(Code.INDEX_PATH, place, "a canonical path", path)
+        kind, block, blocks = (int(f[name]) for name in ("kind", "first_block", "block_count"))
+        if kind == FileKind.REGION:  # region i is block i
+            in_model = block == regions and blocks == 1 and block < layers
+            regions += 1
+        elif kind == FileKind.ADAPTER:
+            in_model = 0 < blocks <= layers and block <= layers - blocks
+        else:
+            in_model = block == NONE and blocks == 0
+        if kind not in list(FileKind) or not in_model:
             _refuse(
                 Code.INDEX_FILE_RECORD,
                 place,
-                f"a known kind, blocks inside {layers}",
-                f"kind {f['kind']}, {blocks} at {block}",
+                f"a known kind, its blocks of {layers}",
+                f"kind {kind}, {blocks} at {block}",
             )
         count = int(f["tensor_count"])
         if int(f["first_tensor"]) != first or count < 1 or count > len(index.tensors) - first:
@@ -207,25 +220,28 @@ def _check_files(index: Index) -> None:
         size = int(f["bytes"])
         if size == 0 or size % REGION_GRANULE_BYTES or size >= 2**63:
             _refuse(Code.INDEX_FILE_RECORD, place, f"a multiple of {REGION_GRANULE_BYTES} bytes", size)
-        if int(f["kind"]) in (FileKind.REGION, FileKind.ADAPTER) and size > int(index.geometry["region_cap_bytes"]):
+        if kind in (FileKind.REGION, FileKind.ADAPTER) and size > int(index.geometry["region_cap_bytes"]):
             _refuse(Code.INDEX_REGION_CAP, place, f"≤ {index.geometry['region_cap_bytes']} bytes", size)
     if first != len(index.tensors):
         _refuse(Code.INDEX_FILE_RECORD, "files", f"{len(index.tensors)} tensors in all", first)
+    if regions != layers:
+        _refuse(Code.INDEX_FILE_RECORD, "files", f"{layers} regions", regions)
 
 
 def _check_tensors(index: Index) -> None:
-    names: set[bytes] = set()
     for file_index, f in enumerate(index.files):
         end = 0
         for i in range(int(f["first_tensor"]), int(f["first_tensor"]) + int(f["tensor_count"])):
             t, place = index.tensors[i], f"tensor {i}"
             name = _string(index, t["name"], place)
-            if len(name) > records.TEXT_LIMIT or not _NAME.fullmatch(name) or name in names:
-                _refuse(Code.INDEX_NAME, place, "a new canonical name", name)
-            names.add(name)
-            if int(t["linear"]) != NONE:
-                _string(index, t["linear"], place)
+            if not _is_text(name, _NAME):
+                _refuse(Code.INDEX_NAME, place, "a canonical name", name)
+            linear = None if int(t["linear"]) == NONE else _string(index, t["linear"], place)
+            if linear is not None and not _is_text(linear, _NAME):
+                _refuse(Code.INDEX_STRING, place, "a canonical linear", linear)
             _check_tensor_record(index, t, file_index, place)
+            if linear is not None and not name.startswith(b"blocks.%d.%s." % (t["block"], linear)):
+                _refuse(Code.INDEX_TENSOR_RECORD, place, f"the name of {linear!r} in block {t['block']}", name)
             offset, size = int(t["offset"]), int(t["bytes"])
             if (
                 offset != align_up(end, TENSOR_ALIGNMENT_BYTES)
@@ -246,14 +262,35 @@ def _check_tensors(index: Index) -> None:
                 f["bytes"],
                 align_up(end, REGION_GRANULE_BYTES),
             )
+        if int(f["kind"]) == FileKind.REGION:
+            _check_pair(index, file_index)
+
+
+def _check_pair(index: Index, file_index: int) -> None:
+    """A region holds two feed-forward weights one behind the other, so that they can be staged as one span."""
+    f = index.files[file_index]
+    start = int(f["first_tensor"])
+    kinds = index.tensors["kind"][start : start + int(f["tensor_count"])]
+    ids = [int(i) for i in np.flatnonzero(kinds == TensorKind.FFN_BASE)]
+    if len(ids) != 2 or ids[1] != ids[0] + 1:
+        _refuse(Code.INDEX_FILE_RECORD, f"file {file_index}", "a contiguous feed-forward pair", f"{len(ids)} weights")
+
+
+def _check_unique(index: Index) -> None:
+    for code, table, field in ((Code.INDEX_PATH, index.files, "path"), (Code.INDEX_NAME, index.tensors, "name")):
+        texts = [_string(index, reference, field) for reference in table[field]]
+        if len(set(texts)) != len(texts):
+            _refuse(code, f"every {field}", "different ones", f"{len(texts) - len(set(texts))} again")
 
 
 def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) -> None:
-    block, layers = int(t["block"]), int(index.geometry["layers"])
-    if int(t["file"]) != file_index or int(t["kind"]) not in list(TensorKind) or int(t["expert"]) not in list(Expert):
-        _refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a known kind and expert")
-    if block != NONE and block >= layers:
-        _refuse(Code.INDEX_TENSOR_RECORD, place, f"a block below {layers}", block)
+    f, block = index.files[file_index], int(t["block"])
+    held = records.FILE_HOLDS[FileKind(int(f["kind"]))]
+    if int(t["file"]) != file_index or int(t["kind"]) not in held or int(t["expert"]) not in list(Expert):
+        _refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a kind that it holds, a known expert")
+    first, blocks = int(f["first_block"]), int(f["block_count"])
+    if not (first <= block < first + blocks if blocks else block == NONE):
+        _refuse(Code.INDEX_TENSOR_RECORD, place, f"a block of the {blocks} from {first}", block)
     if int(t["dtype"]) not in list(DType):
         _refuse(Code.INDEX_DTYPE, place, "a known dtype", t["dtype"])
     tile_order = int(t["tile_order"])
@@ -288,6 +325,7 @@ def _check_scales(index: Index) -> None:
         if (
             int(s["dtype"]) != DType.FLOAT32
             or int(s["dims"]) != 1
+            or s["shape"][0] != t["shape"][0]
             or s["padded"][0] != t["padded"][0]
             or s["file"] != t["file"]
         ):
@@ -302,8 +340,12 @@ def _check_scales(index: Index) -> None:
 def _check_steps(index: Index) -> None:
     for i, s in enumerate(index.steps):
         values = [float(s[f]) for f in ("timestep", "sigma", "sigma_next", "step_size")]
-        if not all(map(math.isfinite, values)) or int(s["expert"]) >= int(index.geometry["experts"]) or values[3] >= 0:
-            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", "finite, descending, a known expert", values)
+        if not all(map(math.isfinite, values)) or int(s["expert"]) >= int(index.geometry["experts"]):
+            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", "finite values, a known expert", values)
+        with np.errstate(over="ignore"):
+            difference = np.subtract(s["sigma_next"], s["sigma"], dtype=np.float32)
+        if not 0 <= values[2] < values[1] or s["step_size"] != difference:
+            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"descending to ≥ 0 by {difference}", values)
         if i and float(index.steps[i - 1]["sigma_next"]) != values[1]:
             _refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"sigma {index.steps[i - 1]['sigma_next']}", values[1])
 
@@ -316,3 +358,20 @@ def _check_totals(index: Index) -> None:
     total = sum(int(f["bytes"]) for f in index.files)
     if total != int(index.geometry["data_bytes"]):
         _refuse(Code.INDEX_TOTALS, "data_bytes", total, index.geometry["data_bytes"])
+
+
+def _check_schedule(index: Index) -> None:
+    """The two tables that a step reads rows of are there, FP32, unpadded, of the geometry's shape."""
+    g = index.geometry
+    steps, layers, width = (int(g[f]) for f in ("steps", "layers", "width"))
+    names = {index.text(int(t["name"])): t for t in index.tensors if int(t["kind"]) == TensorKind.SCHEDULE}
+    for name, shape in ((records.ADALN_NAME, [steps, layers, 6, width]), (records.HEAD_NAME, [steps, 2, width])):
+        t = names.get(name)
+        padded = shape + [0] * (records.MAX_DIMS - len(shape))
+        if (
+            t is None
+            or int(t["dtype"]) != DType.FLOAT32
+            or t["shape"].tolist() != padded
+            or t["padded"].tolist() != padded
+        ):
+            _refuse(Code.INDEX_SCHEDULE, name, f"FP32 {shape}", "missing" if t is None else t["shape"].tolist())

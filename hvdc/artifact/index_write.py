@@ -37,8 +37,9 @@ class _Strings:
 
 def _row(record: Record, **values: Any) -> Table:
     row = np.zeros(1, record.dtype)
-    for name, value in values.items():
-        row[name][0] = value
+    with np.errstate(over="ignore"):  # a manifest may hold a number that FP32 does not: the reader refuses the Inf
+        for name, value in values.items():
+            row[name][0] = value
     return row
 
 
@@ -101,18 +102,26 @@ def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
         )
         for s in manifest.steps
     ]
-    payloads = [
+    payloads: list[tuple[int, bytes, int, int]] = [
         (Section.GEOMETRY, _geometry(manifest).tobytes(), 1, records.GEOMETRY.bytes),
         (Section.FILES, np.concatenate(files).tobytes(), len(files), records.FILE.bytes),
         (Section.TENSORS, np.concatenate(tensors).tobytes(), len(tensors), records.TENSOR.bytes),
         (Section.STEPS, np.concatenate(steps).tobytes(), len(steps), records.STEP.bytes),
         (Section.STRINGS, bytes(strings.data), len(strings.data), 1),
     ]
-    return assemble(payloads, hashlib.sha256(manifest_bytes).digest())
+    return assemble(payloads, hashlib.sha256(manifest_bytes).digest(), manifest.format.minor)
 
 
-def assemble(payloads: list[tuple[int, bytes, int, int]], manifest_sha256: bytes, minor: int = records.MINOR) -> bytes:
-    """Lay out header, section table and sections ``(kind, bytes, count, record_bytes)``, and seal them with the checksum."""
+def assemble(
+    payloads: list[tuple[int, bytes, int, int]],
+    manifest_sha256: bytes,
+    minor: int = records.MINOR,
+    optional: frozenset[int] = frozenset(),
+) -> bytes:
+    """Lay out header, section table and sections ``(kind, bytes, count, record_bytes)``; seal them with the checksum.
+
+    A reader that does not know a kind in ``optional`` skips that section; of another kind, it refuses the file.
+    """
     offset = records.HEADER.bytes + records.SECTION.bytes * len(payloads)
     table, body = [], bytearray()
     for kind, data, count, record_bytes in payloads:
@@ -121,7 +130,7 @@ def assemble(payloads: list[tuple[int, bytes, int, int]], manifest_sha256: bytes
             _row(
                 records.SECTION,
                 kind=kind,
-                flags=records.SECTION_REQUIRED,
+                flags=0 if kind in optional else records.SECTION_REQUIRED,
                 offset=offset,
                 bytes=size,
                 count=count,

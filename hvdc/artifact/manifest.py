@@ -1,6 +1,6 @@
 """``manifest.json`` as a typed model: strict, unknown keys refused, its JSON Schema generated and shipped.
 
-The manifest is the readable truth; ``index.bin`` is a pure function of it (`hvdc.artifact.index`).
+The manifest is the readable truth; ``index.bin`` is a pure function of it (`hvdc.artifact.index_write`).
 """
 
 from __future__ import annotations
@@ -27,9 +27,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 Size = Annotated[int, Field(ge=1, lt=2**32)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
-TensorName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*$", max_length=records.TEXT_LIMIT)]
-FilePath = Annotated[str, Field(pattern=r"^[a-z0-9_-]+/[a-z0-9_-]+(\.[a-z0-9_-]+)*$", max_length=records.TEXT_LIMIT)]
-"""Relative, one directory deep, lower case: no '..', no absolute path, no backslash, no drive letter, no case collision."""
+TensorName = Annotated[str, Field(pattern=f"^{records.NAME_PATTERN}$", max_length=records.TEXT_LIMIT)]
+FilePath = Annotated[str, Field(pattern=f"^{records.PATH_PATTERN}$", max_length=records.TEXT_LIMIT)]
 
 Expert = Literal["semantic", "detail"]
 FileKind = Literal["region", "adapter", "host", "schedule"]
@@ -208,7 +207,7 @@ def _is_leaf(value: dict[str, Any] | list[Any]) -> bool:
 
 
 def model_sha256(files: list[tuple[str, int, str]]) -> str:
-    """SHA-256 over ``path bytes sha256`` lines of the data files in manifest order: the identity of the model's bytes."""
+    """The identity of the model's bytes: SHA-256 over a line ``path bytes sha256`` per data file, in manifest order."""
     lines = "".join(f"{path} {size} {sha}\n" for path, size, sha in files)
     return hashlib.sha256(lines.encode("ascii")).hexdigest()
 
@@ -224,11 +223,34 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise ArtifactError(Code.MANIFEST_JSON, where=where, found=str(error)) from error
     try:
-        return Manifest.model_validate_json(data)
+        manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ArtifactError(Code.MANIFEST_SCHEMA, where=f"{where}: {place}", found=first["msg"]) from error
+    _check(manifest, where)
+    return manifest
+
+
+def _check(m: Manifest, where: str) -> None:
+    """What no single field shows. Raises ArtifactError MANIFEST_SCHEMA."""
+
+    def require(good: bool, place: str, expected: object, found: object = "", fix: str = "") -> None:
+        if not good:
+            raise ArtifactError(
+                Code.MANIFEST_SCHEMA, where=f"{where}: {place}", expected=str(expected), found=str(found), fix=fix
+            )
+
+    names = {t.name for _, t in m.tensors()}
+    lost = [t.scale for _, t in m.tensors() if t.scale is not None and t.scale not in names]
+    kinds = sum(t.bytes for _, t in m.tensors())
+    identity = model_sha256([(f.path, f.bytes, f.sha256) for f in m.files])
+    require(m.format.minor <= records.MINOR, "format.minor", f"≤ {records.MINOR}", m.format.minor, "update hvdc")
+    require(not lost, "files", "every scale to be a tensor", ", ".join(lost[:1]))
+    require(m.experts in (("semantic",), ("semantic", "detail")), "experts", "semantic, then detail", m.experts)
+    padding = m.totals.data_bytes - kinds
+    require(m.totals.padding_bytes == padding, "totals.padding_bytes", padding, m.totals.padding_bytes)
+    require(m.model_sha256 == identity, "model_sha256", identity, m.model_sha256)
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The binary records of ``index.bin``, described once.
 
 From these descriptions come the numpy dtypes that Python reads and writes, the C structs with their ``static_assert``s
-(`hvdc.artifact.c_header`) and the tables of docs/FORMAT.md. All numbers are little-endian; structs have no implicit padding:
-every field lies at a multiple of its size.
+(`hvdc.artifact.c_header`) and the tables of docs/FORMAT.md. All numbers are little-endian; structs have no implicit
+padding: every field lies at a multiple of its size.
 """
 
 from __future__ import annotations
@@ -26,8 +26,23 @@ MAX_DIMS = 5
 MAX_INDEX_BYTES = 256 << 20
 """A reader refuses a larger index.bin: the full-size model's is about 200 KB."""
 
+MAX_SECTIONS = 64
+"""A reader refuses more: it looks for two sections of one kind by comparing all pairs."""
+
 TEXT_LIMIT = 200
 """Longest path or tensor name, in bytes."""
+
+NAME_PATTERN = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*"
+"""What a tensor name, and a linear's, looks like."""
+
+PATH_PATTERN = r"[a-z0-9_-]+/[a-z0-9_-]+(\.[a-z0-9_-]+)*"
+"""Relative, one folder deep, lower case: no '..', no absolute path, no backslash, no drive letter, no case collision."""
+
+ADALN_NAME = "schedule.adaln"
+"""FP32 ``[steps, layers, 6, width]``; every artifact has it."""
+
+HEAD_NAME = "schedule.head"
+"""FP32 ``[steps, 2, width]``; every artifact has it."""
 
 SCALARS = {
     "u8": ("uint8_t", "<u1"),
@@ -86,9 +101,12 @@ class Record:
 
     def offset(self, field: str) -> int:
         """Byte offset of a field."""
-        fields = self.dtype.fields
-        assert fields is not None
-        return fields[field][1]
+        at = 0
+        for f in self.fields:
+            if f.name == field:
+                return at
+            at += f.dtype.itemsize * f.count
+        raise KeyError(field)
 
 
 class Section(IntEnum):
@@ -118,6 +136,20 @@ class TensorKind(IntEnum):
     BLOCK_OTHER = 5
     HOST = 6
     SCHEDULE = 7
+
+
+FILE_HOLDS = {
+    FileKind.REGION: (
+        TensorKind.ATTENTION_BASE,
+        TensorKind.FFN_BASE,
+        TensorKind.BASE_SCALE,
+        TensorKind.BLOCK_OTHER,
+    ),
+    FileKind.ADAPTER: (TensorKind.ADAPTER,),
+    FileKind.HOST: (TensorKind.HOST,),
+    FileKind.SCHEDULE: (TensorKind.SCHEDULE,),
+}
+"""Which kinds of tensors a kind of file holds."""
 
 
 class DType(IntEnum):

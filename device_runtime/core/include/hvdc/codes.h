@@ -29,8 +29,9 @@
     X(INDEX_STEP_RECORD, 38, "a step record is not possible") \
     X(INDEX_REGION_CAP, 39, "a region is larger than the target can map") \
     X(INDEX_TOTALS, 40, "a recorded total is not the sum of its parts") \
+    X(INDEX_SCHEDULE, 41, "the AdaLN or head table is missing or has another shape") \
     X(DATA_HASH, 50, "a file's SHA-256 is not the recorded one") \
-    X(DATA_PADDING, 51, "padding holds something other than zeros") \
+    X(DATA_PADDING, 51, "padding holds something other than zeros (ones for scales)") \
     X(DATA_SCALE, 52, "a scale is not finite and positive") \
     X(DATA_MINUS_128, 53, "a quantised weight is -128") \
     X(DATA_NOT_FINITE, 54, "a floating-point tensor holds NaN or Inf") \
@@ -67,6 +68,7 @@ enum hvdc_code {
     HVDC_E_INDEX_STEP_RECORD = 38,
     HVDC_E_INDEX_REGION_CAP = 39,
     HVDC_E_INDEX_TOTALS = 40,
+    HVDC_E_INDEX_SCHEDULE = 41,
     HVDC_E_DATA_HASH = 50,
     HVDC_E_DATA_PADDING = 51,
     HVDC_E_DATA_SCALE = 52,

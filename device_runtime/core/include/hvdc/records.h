@@ -15,7 +15,10 @@
 #define HVDC_MAX_DIMS 5u
 #define HVDC_SECTION_REQUIRED 1u
 #define HVDC_MAX_INDEX_BYTES 268435456ull
+#define HVDC_MAX_SECTIONS 64u
 #define HVDC_TEXT_LIMIT 200u
+#define HVDC_ADALN_NAME "schedule.adaln"
+#define HVDC_HEAD_NAME "schedule.head"
 #define HVDC_TENSOR_KINDS 7u
 
 enum hvdc_section_kind {
@@ -59,6 +62,13 @@ enum hvdc_expert {
     HVDC_EXPERT_SHARED = 2,
 };
 #define HVDC_EXPERT_KNOWN(v) ((v) == 0u || (v) == 1u || (v) == 2u)
+
+/* Whether a file of kind f holds tensors of kind t. */
+#define HVDC_FILE_HOLDS(f, t) \
+    (((f) == 1u && ((t) == 1u || (t) == 2u || (t) == 3u || (t) == 5u)) || \
+     ((f) == 2u && ((t) == 4u)) || \
+     ((f) == 3u && ((t) == 6u)) || \
+     ((f) == 4u && ((t) == 7u)))
 
 /* First bytes of index.bin. */
 typedef struct hvdc_header {

@@ -1,0 +1,187 @@
+"""``hvdc compile``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hvdc.cli.output import gib, mib, out, print_json, progress_for, table
+from hvdc.config import load_config
+from hvdc.errors import UsageError
+from hvdc.pipeline.build import Built, build
+from hvdc.pipeline.prepare import Prepared, Request, prepare, weight_bytes
+from hvdc.plan.memory import memory_table
+from hvdc.targets import target_names
+
+
+def default_jobs() -> int:
+    """One thread per core that this process may use, at most 8: beyond that a disk is the limit."""
+    return min(len(os.sched_getaffinity(0)), 8)
+
+
+@click.command()
+@click.argument("checkpoint", type=click.Path(path_type=Path))
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact to write: NAME.hvdc.")
+@click.option("--adapter", type=click.Path(path_type=Path), help="Detail expert: LoRA file, or merged checkpoint.")
+@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings as a TOML file.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated.")
+@click.option("--frames", type=int, help="Frames of the video, 4 n + 1.  [default: 49]")
+@click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]")
+@click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]")
+@click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.")
+@click.option("--lora-alpha", type=float, help="Alpha of the adapter, where its files hold none.")
+@click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
+@click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
+@click.option("--dry-run", is_flag=True, help="Check everything, print the plan, write nothing.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted build of this output.")
+@click.option("--force", is_flag=True, help="Replace an existing artifact, or start an unfinished build over.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(
+    checkpoint: Path,
+    output: Path | None,
+    adapter: Path | None,
+    config_file: Path | None,
+    settings: tuple[str, ...],
+    jobs: int,
+    dry_run: bool,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Compile CHECKPOINT, a DCM-Wan2.1 model in any of its forms, into an artifact.
+
+    CHECKPOINT is a file (.safetensors, .pth), a sharded directory or a diffusers pipeline folder; its layout is detected from
+    its content. The detail expert is taken from the file itself, or from --adapter.
+
+    \b
+    Examples:
+      hvdc compile DCM_WAN/transformer -o dcm.hvdc
+      hvdc compile wan.safetensors --adapter detail_lora.safetensors -o dcm.hvdc
+      hvdc compile DCM_WAN/transformer --dry-run
+    """
+    if output is None and not dry_run:
+        raise UsageError("no output was given", fix="add -o NAME.hvdc, or --dry-run to see the plan")
+    if resume and force:
+        raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
+    config = load_config(config_file, settings, options)
+    prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
+    with prepared.checkpoint:
+        if dry_run:
+            if as_json:
+                print_json(plan_facts(prepared))
+            else:
+                _print_plan(prepared)
+            return
+        if not (quiet or as_json):
+            _print_notes(prepared)
+        built = build(prepared, progress_for(quiet=quiet or as_json))
+    if as_json:
+        print_json(plan_facts(prepared) | result_facts(built))
+    else:
+        _print_result(built)
+
+
+def plan_facts(prepared: Prepared) -> dict[str, Any]:
+    """The plan as JSON: everything in bytes."""
+    plan, target = prepared.plan, prepared.target
+    return {
+        "geometry": prepared.geometry.__dict__,
+        "experts": list(prepared.geometry.experts),
+        "configuration": prepared.config.model_dump(mode="json"),
+        "video": prepared.video.model_dump(mode="json"),
+        "steps": [step.__dict__ for step in prepared.steps],
+        "report": prepared.checkpoint.report.lines(),
+        "notes": list(prepared.notes),
+        "totals": plan.totals().model_dump(),
+        "files": [
+            {"path": f.path, "kind": f.kind, "bytes": f.region.bytes, "tensors": len(f.tensors)} for f in plan.files
+        ],
+        "memory": [
+            {"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in memory_table(weight_bytes(plan))
+        ],
+        "mapping": {"mapped_bytes": _mapped_bytes(prepared), "budget_bytes": target.mapping_budget_bytes.value},
+        "needs": {"disk_bytes": prepared.needs.disk_bytes, "memory_bytes": prepared.needs.memory_bytes},
+    }
+
+
+def result_facts(built: Built) -> dict[str, Any]:
+    """What was built, as JSON."""
+    return {
+        "artifact": str(built.path),
+        "model_sha256": built.manifest.model_sha256,
+        "resumed_files": built.resumed_files,
+    }
+
+
+def _mapped_bytes(prepared: Prepared) -> int:
+    return sum(f.region.bytes for f in prepared.plan.files if f.kind in ("region", "adapter"))
+
+
+def _print_notes(prepared: Prepared) -> None:
+    for line in (*prepared.checkpoint.report.lines(), *(f"note: {note}" for note in prepared.notes)):
+        click.echo(line, err=True)
+
+
+def _print_plan(prepared: Prepared) -> None:
+    """The dry run."""
+    _print_notes(prepared)
+    plan, g, video = prepared.plan, prepared.geometry, prepared.video
+    console = out()
+    console.print(
+        f"model     {g.layers} blocks, width {g.width}, feed-forward {g.ffn_width}, {g.heads} heads"
+        + (f", adapter rank {g.rank} × {g.alpha_over_rank:g}" if g.rank else ", one expert")
+    )
+    console.print(f"video     {video.frames} frames of {video.width} × {video.height}: {video.tokens:,} tokens")
+    console.print("steps     " + ", ".join(f"{s.timestep:g} {s.expert}" for s in prepared.steps))
+    kinds: dict[str, list[int]] = {}
+    for file in plan.files:
+        kinds.setdefault(file.kind, []).append(file.region.bytes)
+    console.print()
+    table(
+        "Files", (" kind", ">files", ">largest MiB", ">MiB", ">bytes"),
+        [(kind, len(sizes), mib(max(sizes)), mib(sum(sizes)), f"{sum(sizes):,}") for kind, sizes in kinds.items()],
+    )  # fmt: skip
+    console.print()
+    print_totals(plan.totals().model_dump())
+    console.print()
+    print_memory([(row.name, row.total_bytes, row.note) for row in memory_table(weight_bytes(plan))])
+    budget = prepared.target.mapping_budget_bytes.value
+    cap = prepared.target.region_cap_bytes.value
+    console.print()
+    console.print(f"target    {prepared.target.soc}; regions up to {mib(cap)} MiB")
+    console.print(f"mapping   {mib(_mapped_bytes(prepared))} of {mib(budget)} MiB that one NPU session can map")
+    console.print(f"disk      {mib(prepared.needs.disk_bytes)} MiB needed")
+    console.print(
+        f"memory    about {mib(prepared.needs.memory_bytes)} MiB at the peak, with {prepared.request.jobs} jobs"
+    )
+
+
+def print_totals(totals: dict[str, int]) -> None:
+    """Bytes by kind."""
+    rows = [(name.removesuffix("_bytes").replace("_", " "), mib(size), f"{size:,}") for name, size in totals.items()]
+    table("Bytes by kind", (" kind", ">MiB", ">bytes"), rows)
+
+
+def print_memory(rows: list[tuple[str, int, str]]) -> None:
+    """Weight memory of each configuration."""
+    table(
+        "Weight memory",
+        (" configuration", ">GiB", " how it is counted"),
+        [(name, gib(size), note) for name, size, note in rows],
+    )
+
+
+def _print_result(built: Built) -> None:
+    totals = built.manifest.totals
+    console = out()
+    console.print(f"wrote {built.path}: {len(built.manifest.files)} files, {mib(totals.data_bytes)} MiB")
+    if built.resumed_files:
+        console.print(f"{built.resumed_files} files were taken over from the unfinished build")
+    console.print(f"model_sha256 {built.manifest.model_sha256}")
+    console.print(f"next: hvdc validate --deep {built.path}")

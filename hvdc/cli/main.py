@@ -1,0 +1,91 @@
+"""The ``hvdc`` command: its verbs, loaded only when they are used, and the one place where errors become exit statuses."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from typing import Any
+
+import click
+
+from hvdc import __version__
+from hvdc.errors import Exit
+
+VERBS = {
+    "compile": "Compile a checkpoint into an artifact.",
+    "inspect": "Show what an artifact holds.",
+    "validate": "Prove that an artifact is sound; for CI.",
+    "diff": "Compare two artifacts: structure, bytes, numbers.",
+    "synth": "Write synthetic checkpoints and artifacts.",
+    "doctor": "Report what this machine has and lacks.",
+}
+"""Verb -> line of help. Each is the function ``command`` of the module ``hvdc.cli.<verb>``."""
+
+
+class LazyGroup(click.Group):
+    """Imports a verb's module only when it runs or shows its own help, so that ``hvdc --help`` is immediate."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        command = importlib.import_module(f"hvdc.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.command(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit statuses: 0 ok, 1 failure, 2 usage, 3 bad checkpoint, 4 bad artifact, 5 device, 10 different "
+    "(diff only), 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="hvdc")
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.pass_context
+def cli(ctx: click.Context, verbose: bool) -> None:
+    """Compile DCM-Wan2.1, a two-expert video diffusion transformer, for a phone's NPU and GPU."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the ``hvdc`` script; always exits."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    sys.exit(run(arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run a command line and return its exit status; every error ends as a message on standard error."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        result = cli.main(arguments, prog_name="hvdc", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output went away, as in `hvdc inspect … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILURE
+    except BaseException as error:
+        return _report(error, arguments)
+    return int(result) if isinstance(result, int) else Exit.OK
+
+
+def _interrupt(signum: int, frame: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _report(error: BaseException, arguments: list[str]) -> int:
+    from hvdc.cli.output import print_error
+
+    if isinstance(error, click.ClickException):
+        error.show()
+        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILURE
+    if {"-v", "--verbose"} & set(arguments[:1]):
+        traceback.print_exception(error)
+    return print_error(error, as_json="--json" in arguments)

@@ -1,0 +1,187 @@
+"""Carry a prepared build out: tables → data files → manifest → index → verify → publish."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from exporters.adaln import Tables, fold_tables
+from hvdc import __version__
+from hvdc.artifact.index_write import build_index
+from hvdc.artifact.manifest import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    FileEntry,
+    Format,
+    Geometry,
+    Manifest,
+    Source,
+    Step,
+    Target,
+    TensorEntry,
+    model_sha256,
+)
+from hvdc.artifact.reader import open_artifact
+from hvdc.pipeline.artifact_plan import ADALN, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
+from hvdc.pipeline.prepare import Prepared, fingerprint, table_sources
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.tensors import FileMaker, InterruptedBuildError
+from hvdc.pipeline.workspace import Done, Workspace
+
+
+@dataclass(frozen=True)
+class Built:
+    """A published artifact."""
+
+    path: Path
+    manifest: Manifest
+    resumed_files: int
+    """Files that were taken over from an unfinished build."""
+
+
+def build(prepared: Prepared, progress: Progress) -> Built:
+    """Write the artifact of ``prepared.request.output``.
+
+    Raises HvdcError, CheckpointError. On any exception, KeyboardInterrupt included, the output does not exist (or is
+    still the artifact from before) and the ``.partial`` directory holds whole files that `--resume` goes on with.
+    """
+    request = prepared.request
+    assert request.output is not None
+    with Workspace(request.output, fingerprint(prepared), resume=request.resume) as workspace:
+        resumed = len(workspace.done)
+        done, folded = _data_files(prepared, workspace, progress)
+        sources = {name: value for entry in done for name, value in entry.sources.items()} | folded
+        manifest = make_manifest(prepared, done, source_sha256(prepared, sources))
+        data = manifest.to_json()
+        workspace.write_plain(MANIFEST_NAME, data)
+        workspace.write_plain(INDEX_NAME, build_index(manifest, data))
+        open_artifact(workspace.path).close()
+        workspace.publish()
+    return Built(request.output, manifest, resumed)
+
+
+def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) -> tuple[list[Done], dict[str, str]]:
+    """Make every data file on ``jobs`` threads; returns them in plan order, and the hashes of the tables' sources."""
+    checkpoint = prepared.checkpoint
+    maker = FileMaker(checkpoint.tensors, {}, checkpoint.geometry.alpha_over_rank)
+    pending = [f for f in prepared.plan.files if f.path not in workspace.done]
+    progress.start("compiling", _read_bytes(prepared, pending), len(pending))
+
+    def one(file: FilePlan) -> Done:
+        data, sources = maker.make(file, progress.advance)
+        done = workspace.write(file.path, memoryview(data), sources)
+        progress.item_done(file.path)
+        return done
+
+    pool = ThreadPoolExecutor(prepared.request.jobs, thread_name_prefix="compile")
+    try:
+        maker.tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))
+        folded = {
+            name: maker.hash_only(checkpoint.tensors[name], progress.advance)
+            for name in table_sources(checkpoint.geometry)
+        }
+        futures: list[Future[Done]] = [pool.submit(one, file) for file in pending]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        fresh = {done.path: done for done in _results(futures)}
+    finally:
+        maker.stop.set()  # threads see it before their next strip
+        pool.shutdown(cancel_futures=True)
+        progress.finish()
+    done = workspace.done | fresh
+    return [done[file.path] for file in prepared.plan.files], folded
+
+
+def _read_bytes(prepared: Prepared, files: list[FilePlan]) -> int:
+    """FP32 bytes of the canonical tensors that the files and the tables' hashes read."""
+    names = [t.source for f in files for t in f.tensors if t.source is not None] + table_sources(prepared.geometry)
+    return sum(4 * math.prod(prepared.checkpoint.tensors[name].shape) for name in names)
+
+
+def _results(futures: list[Future[Done]]) -> list[Done]:
+    """Results of all, or the first failure that is not merely a consequence of another."""
+    for future in futures:
+        if future.done() and not future.cancelled() and (error := future.exception()) is not None:
+            if not isinstance(error, InterruptedBuildError):
+                raise error
+    return [future.result() for future in futures]
+
+
+def table_arrays(tables: Tables) -> dict[str, npt.NDArray[np.generic]]:
+    """Tables by the name they are stored under."""
+    return {
+        ADALN: tables.adaln,
+        HEAD_TABLE: tables.head,
+        **dict(zip(ROPE, tables.rope_frequencies, strict=True)),
+    }
+
+
+def source_sha256(prepared: Prepared, hashes: dict[str, str]) -> str:
+    """SHA-256 over ``name shape hash`` lines of the canonical tensors in canonical order."""
+    lines = []
+    for name, tensor in prepared.checkpoint.tensors.items():
+        shape = "x".join(map(str, tensor.shape))
+        lines.append(f"{name} {shape} {hashes[name]}\n")
+    return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
+
+
+def file_entries(plan: ArtifactPlan, done: list[Done]) -> tuple[FileEntry, ...]:
+    """Manifest entries of the planned files with their hashes."""
+    entries = []
+    for file, written in zip(plan.files, done, strict=True):
+        offsets = {p.name: p.offset for p in file.region.placements}
+        tensors = tuple(
+            TensorEntry(
+                name=t.name, linear=t.linear, kind=t.kind, dtype=t.dtype, tile_order=t.tile_order, block=t.block,
+                expert=t.expert, shape=t.shape, padded_shape=t.padded_shape, scale=t.scale, offset=offsets[t.name],
+                bytes=t.bytes,
+            )
+            for t in file.tensors
+        )  # fmt: skip
+        entries.append(
+            FileEntry(
+                path=file.path, kind=file.kind, first_block=file.first_block, block_count=file.block_count,
+                bytes=file.region.bytes, sha256=written.sha256, tensors=tensors,
+            )
+        )  # fmt: skip
+    return tuple(entries)
+
+
+def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> Manifest:
+    """The manifest of a build whose data files are written."""
+    g, target = prepared.geometry, prepared.target
+    files = file_entries(prepared.plan, done)
+    left_out = prepared.checkpoint.report.left_out_energy
+    return Manifest(
+        format=Format(),
+        tools={"hvdc": __version__, "numpy": np.__version__, "python": platform.python_version()},
+        configuration=prepared.config,
+        geometry=Geometry(**asdict(g), rope_axis_dims=g.rope_axis_dims),
+        video=prepared.video,
+        target=Target(
+            name=target.name,
+            soc=target.soc,
+            hexagon_arch=target.hexagon_arch,
+            region_cap_bytes=target.region_cap_bytes.value,
+            mapping_budget_bytes=target.mapping_budget_bytes.value,
+        ),
+        experts=g.experts,
+        steps=tuple(
+            Step(timestep=s.timestep, sigma=s.sigma, sigma_next=s.sigma_next, step_size=s.step_size, expert=s.expert)
+            for s in prepared.steps
+        ),
+        source=Source(
+            tensors_sha256=tensors_sha256,
+            tensor_count=len(prepared.checkpoint.tensors),
+            left_out_energy=dict(left_out) or None,
+        ),
+        totals=prepared.plan.totals(),
+        model_sha256=model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
+        files=files,
+    )

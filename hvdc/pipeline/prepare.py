@@ -1,0 +1,230 @@
+"""Everything that is decided, and everything that can be refused, before the first weight is read.
+
+checkpoint → schedule → plan of files → needs (disk, memory) → checks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from exporters import model
+from exporters.checkpoint import Checkpoint, open_checkpoint
+from exporters.model import Geometry
+from exporters.schedule import DCM_BOUNDARY, DCM_TIMESTEPS, Step, make_schedule, unused_expert_notes
+from hvdc import __version__
+from hvdc.artifact.manifest import Video
+from hvdc.config import CompileConfig
+from hvdc.errors import HvdcError, UsageError
+from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, plan_artifact
+from hvdc.pipeline.workspace import check_output, partial_path
+from hvdc.plan.memory import WeightBytes
+from hvdc.targets import TargetDescription, load_target
+
+VAE_STRIDES = (4, 8, 8)
+"""Frames, rows, columns of video per latent position. Source: Wan2.1 VAE, wan/modules/vae.py."""
+
+MANIFEST_ALLOWANCE_BYTES = 4 << 20
+"""Room for manifest.json and index.bin, about 1 MB at full size."""
+
+BASE_MEMORY_BYTES = 160 << 20
+"""Interpreter and libraries, as measured by `make bench-compile`."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asked for."""
+
+    checkpoint: Path
+    output: Path | None
+    """None for a dry run without `-o`."""
+    adapter: Path | None = None
+    config: CompileConfig = CompileConfig()
+    jobs: int = 1
+    resume: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What the build takes, in bytes."""
+
+    input_bytes: int
+    """FP32 bytes of all canonical tensors: the unit of progress."""
+    disk_bytes: int
+    memory_bytes: int
+    """Estimated peak resident memory."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A build that can begin."""
+
+    request: Request
+    checkpoint: Checkpoint
+    config: CompileConfig
+    """The effective configuration: what the request left open is filled in."""
+    target: TargetDescription
+    video: Video
+    steps: tuple[Step, ...]
+    plan: ArtifactPlan
+    needs: Needs
+    notes: tuple[str, ...]
+    """Sentences for the person, beside the checkpoint's own report."""
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.checkpoint.geometry
+
+
+def prepare(request: Request) -> Prepared:
+    """Open, decide, check. Raises UsageError, CheckpointError, RegionTooLargeError or HvdcError; writes nothing."""
+    if request.output is not None:
+        check_output(request.output, force=request.force, resume=request.resume)
+    target = load_target(request.config.target)
+    checkpoint = open_checkpoint(
+        request.checkpoint,
+        adapter=request.adapter,
+        lora_alpha=request.config.lora_alpha,
+        rank=request.config.rank,
+        max_left_out_energy=request.config.max_left_out_energy,
+        heads=request.config.heads,
+        text_tokens=request.config.text_tokens,
+    )
+    try:
+        return _decide(request, target, checkpoint)
+    except BaseException:
+        checkpoint.close()
+        raise
+
+
+def _decide(request: Request, target: TargetDescription, checkpoint: Checkpoint) -> Prepared:
+    geometry = checkpoint.geometry
+    steps = _schedule(request.config, geometry)
+    video = _video(request.config, geometry)
+    plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value)
+    _check_all_used(plan, checkpoint)
+    needs = Needs(
+        input_bytes=sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()),
+        disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
+        memory_bytes=BASE_MEMORY_BYTES + request.jobs * max(f.region.bytes for f in plan.files),
+    )
+    if request.output is not None:
+        _check_disk(request.output, needs)
+    config = request.config.model_copy(
+        update={
+            "timesteps": tuple(s.timestep for s in steps),
+            "expert_boundary": _boundary(request.config),
+            "heads": geometry.heads,
+            "text_tokens": geometry.text_tokens,
+        }
+    )
+    notes = unused_expert_notes(steps, geometry.experts, boundary=_boundary(request.config))
+    return Prepared(request, checkpoint, config, target, video, steps, plan, needs, notes)
+
+
+def _schedule(config: CompileConfig, geometry: Geometry) -> tuple[Step, ...]:
+    timesteps = DCM_TIMESTEPS if config.timesteps is None else config.timesteps
+    return make_schedule(timesteps, boundary=_boundary(config), experts=geometry.experts)
+
+
+def _boundary(config: CompileConfig) -> int:
+    return DCM_BOUNDARY if config.expert_boundary is None else config.expert_boundary
+
+
+def _video(config: CompileConfig, geometry: Geometry) -> Video:
+    """Latent sizes and token count. Raises UsageError for a clip that the model cannot position."""
+    t, h, w = VAE_STRIDES
+    latent = ((config.frames - 1) // t + 1, config.height // h, config.width // w)
+    for size, patch, name in zip(latent, geometry.patch, ("frames", "height", "width"), strict=True):
+        if size % patch:
+            raise UsageError(
+                f"the video's {name} does not divide into the model's patches",
+                where=name,
+                expected=f"a latent size that is a multiple of {patch}",
+                found=str(size),
+            )
+        if size // patch > geometry.rope_max_positions:
+            raise UsageError(
+                f"the video's {name} is beyond the model's positions",
+                where=name,
+                expected=f"at most {geometry.rope_max_positions} positions",
+                found=str(size // patch),
+            )
+    tokens = math.prod(size // patch for size, patch in zip(latent, geometry.patch, strict=True))
+    return Video(frames=config.frames, height=config.height, width=config.width, latent=latent, tokens=tokens)
+
+
+def table_sources(geometry: Geometry) -> list[str]:
+    """Canonical tensors that exist in the artifact only as tables: modulations and time embedders."""
+    time_embedders = tuple(
+        f"{model.EMBEDDER[expert]}.{linear}." for expert in geometry.experts for linear in model.TIME_EMBEDDER_LINEARS
+    )
+    return [
+        name
+        for name in model.canonical_tensors(geometry)
+        if name.endswith("scale_shift_table") or name.startswith(time_embedders)
+    ]
+
+
+def _check_all_used(plan: ArtifactPlan, checkpoint: Checkpoint) -> None:
+    """No silent no-op: what the plan reads is exactly what the checkpoint holds."""
+    used = {t.source for t in plan.tensors() if t.role in (Role.WEIGHT, Role.COPY)} | {*table_sources(plan.geometry)}
+    if used != set(checkpoint.tensors):
+        odd = sorted(str(name) for name in used ^ set(checkpoint.tensors))
+        raise HvdcError("the plan does not use each tensor of the checkpoint", found=", ".join(odd[:8]))
+
+
+def _check_disk(output: Path, needs: Needs) -> None:
+    """Refuse a disk without room; what an unfinished build holds already counts as room."""
+    partial = partial_path(output)
+    held = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file()) if partial.is_dir() else 0
+    free = shutil.disk_usage(output.parent).free + held
+    if free < needs.disk_bytes:
+        raise HvdcError(
+            "the disk has too little room for the artifact",
+            where=str(output.parent),
+            expected=f"{needs.disk_bytes:,} bytes",
+            found=f"{free:,} bytes free",
+            fix="make room, or choose another -o",
+        )
+
+
+def weight_bytes(plan: ArtifactPlan) -> WeightBytes:
+    """What the memory table needs, from a plan."""
+    g, totals = plan.geometry, plan.totals()
+    base = model.base_tensors(g)
+    text = [name for name in base if f".{model.TEXT_EMBEDDER}." in name]
+    return WeightBytes(
+        attention_base_bytes=totals.attention_base_bytes,
+        ffn_base_bytes=totals.ffn_base_bytes,
+        base_scale_bytes=totals.base_scale_bytes,
+        adapter_bytes=totals.adapter_bytes,
+        layers=g.layers,
+        ffn_pair_parameters=sum(math.prod(g.linear_shape(linear)) for linear in model.FFN_LINEARS),
+        base_parameters=sum(math.prod(shape) for shape in base.values()),
+        text_embedder_parameters=sum(math.prod(base[name]) for name in text),
+    )
+
+
+def fingerprint(prepared: Prepared) -> str:
+    """Identity of a build for `--resume`: inputs by path, size and time of change; configuration; plan; versions."""
+    request = prepared.request
+    inputs = [path for path in (request.checkpoint, request.adapter) if path is not None]
+    files = [
+        f for path in inputs for f in ([path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()))
+    ]
+    identity = {
+        "inputs": [[os.fspath(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files],
+        "config": prepared.config.model_dump(mode="json"),
+        "plan": [[f.path, f.region.bytes, len(f.tensors)] for f in prepared.plan.files],
+        "versions": [__version__, np.__version__],
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

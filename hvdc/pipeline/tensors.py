@@ -1,0 +1,134 @@
+"""From canonical tensors to stored bytes: one data file at a time, strip by strip, so that a strip stays in cache."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from exporters.errors import CheckpointError
+from exporters.tensor import Float32Array, Tensor
+from hvdc.pipeline.artifact_plan import FilePlan, Role, TensorPlan
+from layouts.grid import pack_into
+from layouts.order import HMX_INT8_K4
+from layouts.regions import Placement, align_up
+from quant.hashing import ValueHash
+from quant.weights import NonFiniteError, Quantizer
+
+Buffer = npt.NDArray[np.uint8]
+Advance = Callable[[int], None]
+"""Called with the bytes of float32 values that were consumed."""
+
+STRIP_BYTES = 768 << 10
+"""FP32 bytes of a strip: small enough for a core's cache, large enough that threads rarely meet at the interpreter's lock."""
+
+
+class InterruptedBuildError(Exception):
+    """The build was asked to stop."""
+
+
+@dataclass
+class FileMaker:
+    """Fills the bytes of planned files from canonical tensors and computed tables. Safe to call from several threads."""
+
+    tensors: Mapping[str, Tensor]
+    tables: Mapping[str, npt.NDArray[np.generic]]
+    alpha_over_rank: float
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def make(self, file: FilePlan, advance: Advance) -> tuple[Buffer, dict[str, str]]:
+        """The file's bytes, and the value hash of every canonical tensor that went into it.
+
+        Raises CheckpointError for a value that is not finite, InterruptedBuildError once ``stop`` is set.
+        """
+        data = np.zeros(file.region.bytes, np.uint8)
+        at = {p.name: p for p in file.region.placements}
+        hashes: dict[str, str] = {}
+        for plan in file.tensors:
+            view = _slot(data, at[plan.name])
+            if plan.role is Role.WEIGHT:
+                assert plan.source is not None
+                assert plan.scale is not None
+                scales = _slot(data, at[plan.scale]).view(np.float32)
+                hashes[plan.source] = self._weight(plan, self.tensors[plan.source], view, scales, advance)
+            elif plan.role is Role.COPY:
+                assert plan.source is not None
+                hashes[plan.source] = self._copy(self.tensors[plan.source], view.view(np.float32), advance)
+            elif plan.role is Role.TABLE:
+                view[...] = self.tables[plan.name].reshape(-1).view(np.uint8)
+        return data, hashes
+
+    def _weight(self, plan: TensorPlan, source: Tensor, out: Buffer, scales: Float32Array, advance: Advance) -> str:
+        """Quantise and tile one weight into ``out``; scales of padding columns are 1."""
+        n, k = source.shape
+        padded_n, padded_k = plan.padded_shape
+        strip = max(STRIP_BYTES // (4 * padded_k) // HMX_INT8_K4.col_count, 1) * HMX_INT8_K4.col_count
+        strip = min(strip, padded_n)
+        quantize, digest = Quantizer(strip, k), ValueHash()
+        q = np.zeros((strip, padded_k), np.int8)
+        scales[n:] = 1.0
+        for start in range(0, n, strip):
+            stop = min(start + strip, n)
+            rows = self._rows(source, start, stop)
+            digest.update(rows)
+            try:
+                scales[start:stop] = quantize(rows, q[: stop - start, :k])
+            except NonFiniteError as error:
+                raise _not_finite(source, [start + error.row, error.col], error.value) from error
+            padded_stop = align_up(stop - start, HMX_INT8_K4.col_count)
+            q[stop - start : padded_stop] = 0
+            pack_into(HMX_INT8_K4, q[:padded_stop], out[start * padded_k : (start + padded_stop) * padded_k])
+            advance(rows.nbytes)
+        if plan.times_alpha:
+            scales[:n] *= np.float32(self.alpha_over_rank)
+        return digest.digest()
+
+    def _copy(self, source: Tensor, out: Float32Array, advance: Advance) -> str:
+        digest, at = ValueHash(), 0
+        for start, rows in self._pieces(source):
+            digest.update(rows)
+            if not np.isfinite(rows).all():
+                first = [int(i) for i in np.argwhere(~np.isfinite(rows))[0]]
+                raise _not_finite(source, [start + first[0], *first[1:]], float(rows[tuple(first)]))
+            out[at : at + rows.size] = rows.reshape(-1)
+            at += rows.size
+            advance(rows.nbytes)
+        return digest.digest()
+
+    def hash_only(self, source: Tensor, advance: Advance) -> str:
+        """The value hash of a tensor that only tables are made from."""
+        digest = ValueHash()
+        for _, rows in self._pieces(source):
+            digest.update(rows)
+            advance(rows.nbytes)
+        return digest.digest()
+
+    def _pieces(self, source: Tensor) -> Iterator[tuple[int, Float32Array]]:
+        """``(first row, rows)`` of a tensor in pieces of about a strip."""
+        row_bytes = 4 * math.prod(source.shape[1:])
+        step = max(STRIP_BYTES // row_bytes, 1)
+        for start in range(0, source.shape[0], step):
+            yield start, self._rows(source, start, min(start + step, source.shape[0]))
+
+    def _rows(self, source: Tensor, start: int, stop: int) -> Float32Array:
+        if self.stop.is_set():
+            raise InterruptedBuildError
+        return source.rows(start, stop)
+
+
+def _slot(data: Buffer, place: Placement) -> Buffer:
+    return data[place.offset : place.offset + place.bytes]
+
+
+def _not_finite(source: Tensor, index: list[int], value: float) -> CheckpointError:
+    return CheckpointError(
+        f"the tensor {source.name!r} holds {value} at {index}",
+        where=source.origin,
+        expected="finite values",
+        found=str(value),
+        fix="the checkpoint is damaged or diverged in training; use another one",
+    )

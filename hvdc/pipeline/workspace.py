@@ -1,0 +1,236 @@
+"""The directory in which an artifact grows: ``NAME.hvdc.partial``, locked and journaled.
+
+``NAME.hvdc.partial/artifact`` becomes ``NAME.hvdc`` by one rename when it is whole; beside it lies the journal. Files appear under their final name only after they were written and synced; a line of the journal then says so. A build that was
+stopped anywhere therefore leaves whole files, and at most one ``.tmp`` and one torn line, which are ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from hvdc.errors import HvdcError, UsageError
+
+JOURNAL = "journal.jsonl"
+TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished data file: its hash, and the value hashes of the canonical tensors in it."""
+
+    path: str
+    bytes: int
+    sha256: str
+    sources: dict[str, str]
+
+
+def check_output(output: Path, *, force: bool, resume: bool) -> None:
+    """Refuse an output that cannot be written, before any work. Raises UsageError."""
+    if output.suffix != ".hvdc" or output.name == ".hvdc":
+        raise UsageError(
+            "an artifact's name ends in .hvdc", where=str(output), fix=f"write -o {output.with_suffix('.hvdc')}"
+        )
+    parent = output.parent
+    if not parent.is_dir():
+        raise UsageError("the output's directory does not exist", where=str(parent), fix=f"mkdir -p {parent}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UsageError("the output's directory is not writable", where=str(parent), fix="choose another -o")
+    if output.exists() or output.is_symlink():
+        if not force:
+            raise UsageError("the output exists", where=str(output), fix="choose another -o, or --force to replace it")
+        if output.is_symlink() or not output.is_dir() or not (output / "manifest.json").is_file():
+            raise UsageError(
+                "the output exists and is not an artifact, so --force does not replace it",
+                where=str(output),
+                fix="choose another -o, or remove it yourself",
+            )
+    if partial_path(output).exists() and not (resume or force):
+        raise UsageError(
+            "an unfinished build of this output is there",
+            where=str(partial_path(output)),
+            fix="--resume to go on with it, or --force to start over",
+        )
+
+
+def partial_path(output: Path) -> Path:
+    """``NAME.hvdc.partial`` beside the output."""
+    return output.with_name(output.name + ".partial")
+
+
+class Workspace:
+    """An open, locked ``.partial`` directory. A context manager; leaving it releases the lock and keeps the files."""
+
+    def __init__(self, output: Path, fingerprint: str, *, resume: bool) -> None:
+        """Create or reopen the directory and lock it.
+
+        Raises UsageError: another process builds this output; the unfinished build was of something else.
+        """
+        self.output = output
+        self.partial = partial_path(output)
+        self.path = self.partial / "artifact"
+        """Where the artifact's files are written."""
+        self._journal = self.partial / JOURNAL
+        self._lock = _lock_directory(self.partial)
+        try:
+            self.done = self._take_over(fingerprint, resume)
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._lock)
+
+    def _take_over(self, fingerprint: str, resume: bool) -> dict[str, Done]:
+        if not resume or not self._journal.exists():
+            _empty(self.partial)
+            write_durably(self._journal, (json.dumps({"fingerprint": fingerprint}) + "\n").encode())
+            self.path.mkdir()
+            return {}
+        self.path.mkdir(exist_ok=True)
+        lines = _whole_lines(self._journal)
+        if not lines or lines[0].get("fingerprint") != fingerprint:
+            raise UsageError(
+                "the unfinished build was of another checkpoint or configuration, or by another version",
+                where=str(self.partial),
+                fix="--force to start over",
+            )
+        entries = [Done(**line) for line in lines[1:]]
+        done = {entry.path: entry for entry in entries if _intact(self.path / entry.path, entry)}
+        for file in [f for f in self.path.rglob("*") if not f.is_dir()]:
+            if file.relative_to(self.path).as_posix() not in done:
+                file.unlink()  # torn, or not yet noted in the journal when the build stopped
+        return done
+
+    def write(self, path: str, data: memoryview, sources: dict[str, str]) -> Done:
+        """Write and sync a data file, then note it in the journal. Raises HvdcError when the disk refuses."""
+        done = Done(path, len(data), hashlib.sha256(data).hexdigest(), sources)
+        with _explaining(self.path / path):
+            (self.path / path).parent.mkdir(exist_ok=True)
+        write_durably(self.path / path, data)
+        line = (json.dumps(asdict(done)) + "\n").encode()
+        with _explaining(self._journal), self._journal.open("ab", buffering=0) as journal:
+            if journal.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(journal.fileno())
+        return done
+
+    def write_plain(self, name: str, data: bytes) -> None:
+        """Write and sync ``manifest.json`` or ``index.bin``."""
+        write_durably(self.path / name, data)
+
+    def publish(self) -> None:
+        """Rename the artifact to its final name, replacing one that is there, and remove the rest of the directory."""
+        for directory in [self.path, *(d for d in self.path.iterdir() if d.is_dir())]:
+            _sync_directory(directory)
+        old = self.partial / "replaced"
+        if self.output.exists():
+            self.output.rename(old)
+        self.path.rename(self.output)
+        _sync_directory(self.output.parent)
+        shutil.rmtree(self.partial)
+
+
+def _lock_directory(path: Path) -> int:
+    """Create the directory if need be and hold an exclusive lock on it; the lock dies with the process.
+
+    Raises UsageError when another process holds it.
+    """
+    while True:
+        with _explaining(path):
+            path.mkdir(exist_ok=True)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if path.exists() and os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise UsageError(
+                "another hvdc is writing this output now", where=str(path), fix="wait for it, or choose another -o"
+            ) from error
+        os.close(descriptor)  # the other process published between mkdir and flock: this is no longer our directory
+
+
+def _empty(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _whole_lines(journal: Path) -> list[dict[str, Any]]:
+    """Lines up to the first torn one; the torn tail is cut off, so that new lines start cleanly."""
+    lines, good = [], 0
+    for line in journal.read_bytes().splitlines(keepends=True):
+        try:
+            if not line.endswith(b"\n"):
+                break
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+        good += len(line)
+    os.truncate(journal, good)
+    return lines
+
+
+def _intact(path: Path, entry: Done) -> bool:
+    if not path.is_file() or path.stat().st_size != entry.bytes:
+        return False
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+
+
+def write_durably(path: Path, data: bytes | memoryview) -> None:
+    """Write ``data`` under a temporary name, sync, rename. On failure nothing is left. Raises HvdcError."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    with _explaining(path):
+        try:
+            with temporary.open("wb", buffering=0) as file:
+                view, at = memoryview(data), 0
+                while at < len(view):
+                    at += file.write(view[at:])
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise HvdcError(
+            "the disk is full" if full else "the output cannot be written",
+            where=str(path),
+            found=error.strerror or str(error),
+            fix="make room and run the same command with --resume" if full else "",
+        ) from error
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,76 @@
+"""Weight memory of each way to run the model: the paper's Table 3, computed from what an artifact holds.
+
+Pure arithmetic on byte totals, in bytes; no torch, no files. "The paper" is HeteroVDiff, section 6.3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MIB = 1 << 20
+GIB = 1 << 30
+FP16_BYTES = 2
+
+
+@dataclass(frozen=True)
+class WeightBytes:
+    """Byte totals by kind, and the parameter counts that the FP16 row needs."""
+
+    attention_base_bytes: int
+    ffn_base_bytes: int
+    base_scale_bytes: int
+    adapter_bytes: int
+    layers: int
+    ffn_pair_parameters: int
+    """Weights of one block's feed-forward pair."""
+    base_parameters: int
+    """Every parameter of the semantic expert."""
+    text_embedder_parameters: int
+    """Parameters of its text projection, which runs once per prompt on the CPU."""
+
+    @property
+    def artifact_bytes(self) -> int:
+        """S: attention base, feed-forward pair, scales and adapter, each held once."""
+        return self.base_bytes + self.adapter_bytes
+
+    @property
+    def base_bytes(self) -> int:
+        return self.attention_base_bytes + self.ffn_base_bytes + self.base_scale_bytes
+
+    @property
+    def npu_transient_bytes(self) -> int:
+        """One block's feed-forward pair dequantised to FP16."""
+        return self.ffn_pair_parameters * FP16_BYTES
+
+    @property
+    def gpu_transient_bytes(self) -> int:
+        """One block's feed-forward pair staged in INT8."""
+        return self.ffn_pair_parameters
+
+
+@dataclass(frozen=True)
+class Row:
+    """One configuration: weights held, transient copies, their sum, and how it is counted."""
+
+    name: str
+    weight_bytes: int
+    transient_bytes: int
+    note: str
+
+    @property
+    def total_bytes(self) -> int:
+        return self.weight_bytes + self.transient_bytes
+
+
+def memory_table(w: WeightBytes) -> list[Row]:
+    """The rows of Table 3 in the order of the paper's text."""
+    s, npu, gpu = w.artifact_bytes, w.npu_transient_bytes, w.gpu_transient_bytes
+    merged = 2 * (w.base_bytes + w.attention_base_bytes)
+    fp16 = 2 * FP16_BYTES * (w.base_parameters - w.text_embedder_parameters)
+    return [
+        Row("artifact", s, 0, "stored once"),
+        Row("two engines, one copy", s, npu + gpu, "NPU: FP16 feed-forward pair; GPU: staged pair"),
+        Row("data parallel", 2 * s, npu, "as the paper counts: without the GPU's staging"),
+        Row("one merged INT8 copy per engine", merged, npu, "the detail expert as a second attention base"),
+        Row("one FP16 copy per engine", fp16, 0, "base parameters without the text projection (our reading)"),
+    ]
