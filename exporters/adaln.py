@@ -100,7 +100,8 @@ def fold_tables(geometry: Geometry, tensors: Mapping[str, Tensor], steps: Sequen
 
     def table(name: str) -> Float64Array:
         tensor = need(name)
-        return finite(tensor, tensor.read())[0].astype(np.float64)
+        values: Float64Array = finite(tensor, tensor.read())[0].astype(np.float64)
+        return values
 
     adaln = np.empty((len(steps), geometry.layers, 6, width), dtype=np.float32)
     for layer in range(geometry.layers):

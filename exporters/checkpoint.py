@@ -87,7 +87,7 @@ def open_checkpoint(
         base = {name: found.base[name] for name in base_tensors(geometry)}
         extra = None
         if adapter is not None:
-            extra_store = open_store(Path(adapter), wants="adapter", join=True)
+            extra_store = open_store(Path(adapter), join=True)
             stack.callback(extra_store.close)
             extra = (extra_store, canonicalise_adapter(extra_store))
         detail, base, source = _detail(store, found, extra, geometry, base, lora_alpha, rank, max_left_out_energy)

@@ -7,16 +7,15 @@ an index, a pipeline's ``transformer`` folder, or weight files of which exactly 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from exporters.errors import CheckpointError
 from exporters.pickles import open_pickle
 from exporters.recognise import what_is
 from exporters.safetensors_file import SafetensorsFile
-from exporters.sniff import kind_of
+from exporters.sniff import UNKNOWN_FILE, kind_of
 from exporters.tensor import Tensor
 
 _INDEX_LIMIT_BYTES = 64 << 20
@@ -52,12 +51,11 @@ def shorten(names: list[str]) -> str:
     return shown + (f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else "")
 
 
-def open_store(path: Path, *, wants: str = "transformer", join: bool = False) -> Store:
+def open_store(path: Path, *, join: bool = False) -> Store:
     """Opens a file or folder.
 
-    ``wants`` is what a folder of several weight files is searched for: ``"transformer"`` or ``"adapter"``
-    (which may also be a whole transformer). With ``join`` the weight files of a folder are one set of tensors,
-    as an adapter and its embedding block may lie side by side.
+    Of a folder with several weight files, the one that holds a Wan transformer is taken. With ``join`` they are
+    one set of tensors instead, as an adapter's factors and its embedding block may lie side by side.
 
     Raises:
         CheckpointError: no such path, a wrong kind of file, a damaged file, an incomplete set of shards.
@@ -69,7 +67,7 @@ def open_store(path: Path, *, wants: str = "transformer", join: bool = False) ->
             fix="check the path" + (" (a broken symbolic link?)" if path.is_symlink() else ""),
         )
     with ExitStack() as stack:
-        store = _open_folder(path, stack, wants, join) if path.is_dir() else _open_file_or_index(path, stack)
+        store = _open_folder(path, stack, join) if path.is_dir() else _open_file_or_index(path, stack)
         store.resources.push(stack.pop_all())
     return store
 
@@ -177,7 +175,7 @@ def _join(tensors: dict[str, Tensor], came_from: dict[str, str], part: Store, la
         came_from[name] = label
 
 
-def _open_folder(folder: Path, stack: ExitStack, wants: str, join: bool) -> Store:
+def _open_folder(folder: Path, stack: ExitStack, join: bool) -> Store:
     inner = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name.startswith("transformer"))
     if "transformer" in inner:
         if len(inner) > 1:
@@ -188,7 +186,7 @@ def _open_folder(folder: Path, stack: ExitStack, wants: str, join: bool) -> Stor
                 fix=f"give one as the checkpoint and the other as the adapter: {folder / 'transformer'} --adapter "
                 f"{folder / inner[-1]}",
             )
-        return _open_folder(folder / "transformer", stack, wants, join)
+        return _open_folder(folder / "transformer", stack, join)
     indexes = sorted(p for p in folder.glob("*.index.json") if p.is_file())
     if len(indexes) > 1:
         raise CheckpointError(
@@ -198,24 +196,25 @@ def _open_folder(folder: Path, stack: ExitStack, wants: str, join: bool) -> Stor
             fix="give the index file that you want",
         )
     if indexes:
-        return _open_index(indexes[0], stack)
+        store = _open_index(indexes[0], stack)
+        shards = [folder / s for s in set(_weight_map(indexes[0]).values())]
+        return replace(store, notes=store.notes + _beside(_weight_files(folder)[0], shards))
     files, refused = _weight_files(folder)
     if not files:
+        known = next((e for e in refused if not e.what.startswith(UNKNOWN_FILE)), None)
+        if known:
+            raise known
+        names = sorted(p.name for p in folder.iterdir())
         raise CheckpointError(
             "this folder holds no weights",
             where=str(folder),
             expected="a .safetensors or .pth file, shards with an index, or a diffusers pipeline with 'transformer'",
-            found=_listing(folder) + "".join(f"; {e.where}: {e.what}" for e in refused[:3]),
+            found=shorten(names) if names else "an empty folder",
             fix="give the folder that holds the model's weights",
         )
     if len(files) == 1:
         return _open_file(files[0], stack)
-    return _joined(folder, files, stack) if join else _the_one(folder, files, stack, wants)
-
-
-def _listing(folder: Path) -> str:
-    names = sorted(p.name for p in folder.iterdir())
-    return shorten(names) if names else "an empty folder"
+    return _joined(folder, files, stack) if join else _the_one(folder, files, stack)
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], list[CheckpointError]]:
@@ -232,21 +231,29 @@ def _weight_files(folder: Path) -> tuple[list[Path], list[CheckpointError]]:
 
 
 def _joined(folder: Path, files: list[Path], stack: ExitStack) -> Store:
+    # Trainers leave optimizer states and the like beside an adapter, as pickles: not part of it.
+    chosen = [p for p in files if kind_of(p) == "safetensors"] or files
     tensors: dict[str, Tensor] = {}
     came_from: dict[str, str] = {}
     metadata: dict[str, str] = {}
     others: dict[str, str] = {}
-    for path in files:
+    for path in chosen:
         part = _open_file(path, stack)
         _join(tensors, came_from, part, path.name)
         metadata |= part.metadata
         others |= part.not_tensors
-    return Store(folder, folder, f"{len(files)} files of one folder", tensors, metadata, others)
+    container = "one file of a folder" if len(chosen) == 1 else f"{len(chosen)} files of one folder"
+    notes = (f"read {shorten([p.name for p in chosen])}", *_beside(files, chosen))
+    return Store(folder, folder, container, tensors, metadata, others, notes)
 
 
-def _the_one(folder: Path, files: list[Path], stack: ExitStack, wants: str) -> Store:
+def _beside(files: list[Path], read: list[Path]) -> tuple[str, ...]:
+    beside = [p.name for p in files if p not in read]
+    return (f"beside it and not read: {shorten(beside)}",) if beside else ()
+
+
+def _the_one(folder: Path, files: list[Path], stack: ExitStack) -> Store:
     """The file of a folder that holds the transformer: official repositories keep VAE and text encoder beside it."""
-    matches: Callable[[str], bool] = lambda what: what == "transformer" or what == wants  # noqa: E731
     found: dict[Path, str] = {}
     opened: dict[Path, Store] = {}
     # Pickles cost an import of torch; look into them only when no safetensors file is the one.
@@ -259,7 +266,7 @@ def _the_one(folder: Path, files: list[Path], stack: ExitStack, wants: str) -> S
                     found[path] = error.what
                     continue
                 found[path] = what_is(store.tensors)
-                if matches(found[path]):
+                if found[path] == "transformer":
                     opened[path] = store
                     stack.push(attempt.pop_all())
         if opened:
@@ -274,6 +281,5 @@ def _the_one(folder: Path, files: list[Path], stack: ExitStack, wants: str) -> S
             fix="give the file that you want",
         )
     path, store = next(iter(opened.items()))
-    beside = [p.name for p in files if p != path]
-    note = f"read {path.name!r}; beside it and not read: {shorten(beside)}"
-    return Store(path, folder, store.container, store.tensors, store.metadata, store.not_tensors, (note,))
+    notes = (f"read {path.name!r}", *_beside(files, [path]))
+    return Store(path, folder, store.container, store.tensors, store.metadata, store.not_tensors, notes)

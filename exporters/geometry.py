@@ -104,8 +104,8 @@ def _layers(base: Mapping[str, Tensor], where: str) -> int:
 
 def _heads(width: int, config: ModelConfig, heads: int | None, where: str) -> tuple[int, list[str]]:
     notes: list[str] = []
-    if heads:
-        count, source = heads, "the argument"
+    if heads is not None:
+        count, source = max(1, heads), "the argument"
     elif config.heads:
         count, source = config.heads, config.source
     elif config.head_dim:

@@ -54,7 +54,7 @@ def _check_zip(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError) as error:
+    except Exception as error:  # a damaged directory makes zipfile raise many kinds of error
         raise CheckpointError(
             "the file starts like a PyTorch checkpoint but its end is missing: it is cut off or damaged",
             where=where,
@@ -81,7 +81,11 @@ def _load(path: Path, *, mmap: bool) -> object:
     import torch
 
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
+        # Newer torch goes by the suffix where it is given a path; a map needs the path.
+        if mmap and path.suffix != ".safetensors":
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with path.open("rb") as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = re.search(r"(?:Unsupported (?:global|class|operand)[^\n.]*|GLOBAL [\w.]+)", str(error))
         raise CheckpointError(

@@ -209,7 +209,7 @@ def _row_reader(file: FileIO, path: Path, entry: Entry) -> RowReader:
         flat, item = out.reshape(-1), ITEM_BYTES[dtype]
         offset = entry.begin + start * row_items * item
         if dtype == "F32":
-            _read_exactly(file, path, memoryview(flat.view(np.uint8)), offset)
+            _read_exactly(file, path, flat.view(np.uint8).data, offset)
             return out
         if not hasattr(_scratch, "bytes"):
             _scratch.bytes = np.empty(_SCRATCH_BYTES, np.uint8)
@@ -217,7 +217,7 @@ def _row_reader(file: FileIO, path: Path, entry: Entry) -> RowReader:
         for at in range(0, flat.size, step):
             part = flat[at : at + step]
             raw = _scratch.bytes[: part.size * item]
-            _read_exactly(file, path, memoryview(raw), offset + at * item)
+            _read_exactly(file, path, raw.data, offset + at * item)
             decode_into(part, raw, dtype)
         return out
 

@@ -10,6 +10,8 @@ from exporters.errors import CheckpointError
 Kind = Literal["safetensors", "zip", "pickle", "json"]
 """The kinds that can lead to weights: ``zip`` and ``pickle`` are torch's new and old file formats."""
 
+UNKNOWN_FILE = "this is neither a safetensors file nor a PyTorch checkpoint"
+
 _SNIFF_BYTES = 4096
 
 _DOWNLOAD_AGAIN = "download the file again and compare its size with the one that its host shows"
@@ -91,7 +93,7 @@ def kind_of(path: Path) -> Kind:
             fix=_DOWNLOAD_AGAIN,
         )
     raise CheckpointError(
-        "this is neither a safetensors file nor a PyTorch checkpoint",
+        UNKNOWN_FILE,
         where=where,
         expected="a safetensors header, or a zip or pickle written by torch.save",
         found=f"{size:,} bytes that start with {head[:12]!r}",

@@ -191,7 +191,7 @@ def _chunk(name: str, shape: tuple[int, ...], seed: int, index: int) -> Float32A
     """All rows of chunk ``index``: float32 ``[rows, *shape[1:]]``."""
     step = _rows_per_chunk(shape)
     rows, inner = min(step, shape[0] - index * step), math.prod(shape[1:])
-    rng = _generator(seed, name, index)
+    rng = _generator(seed, name, 0)
     values: Float32Array = rng.standard_normal((rows, inner), dtype=np.float32)
     stem, _, kind = name.rpartition(".")
     if kind == "scale_shift_table":

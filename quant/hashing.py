@@ -29,19 +29,19 @@ class ValueHash:
         if self._narrow is not None:
             if not int(np.bitwise_or.reduce(words, initial=0)) & 0xFFFF:
                 half = (words >> 16).astype("<u2")
-                self._narrow.update(half)
+                self._narrow.update(half.data)
                 self._held.append(half)
                 return
             self._widen()
         assert self._wide is not None
-        self._wide.update(words)
+        self._wide.update(words.data)
 
     def _widen(self) -> None:
         """A value that bfloat16 cannot hold: start the FP32 hash with what came before."""
         self._narrow = None
         self._wide = hashlib.sha256()
         for half in self._held:
-            self._wide.update(half.astype("<u4") << 16)
+            self._wide.update((half.astype("<u4") << 16).data)
         self._held.clear()
 
     def digest(self) -> str:

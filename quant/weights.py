@@ -43,10 +43,10 @@ def column_scales(rows: Float32Array) -> Float32Array:
 
 
 class Quantizer:
-    """Quantises strips of up to ``max_rows × k`` values with scratch memory of its own; one per thread."""
+    """Quantises strips with scratch memory of its own, kept from strip to strip; one per thread."""
 
-    def __init__(self, max_rows: int, k: int) -> None:
-        self._quotient = np.empty((max_rows, k), np.float32)
+    def __init__(self) -> None:
+        self._quotient = np.empty((0, 0), np.float32)
 
     def __call__(self, rows: Float32Array, out: Int8Array) -> Float32Array:
         """Quantise ``rows`` ``[n, k]`` FP32 into ``out`` ``[n, k]`` INT8; returns the ``[n]`` FP32 scales.
@@ -55,7 +55,9 @@ class Quantizer:
         127 · (1 + 2⁻²³), which rounds to at most 127.
         """
         scales = column_scales(rows)
-        quotient = self._quotient[: rows.shape[0], : rows.shape[1]]
+        if self._quotient.shape != rows.shape:
+            self._quotient = np.empty(rows.shape, np.float32)
+        quotient = self._quotient
         np.divide(rows, scales[:, None], out=quotient)
         np.rint(quotient, out=quotient)
         out[...] = quotient
@@ -65,7 +67,7 @@ class Quantizer:
 def quantize(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
     """Quantise a whole ``[n, k]`` FP32 weight: ``(q [n, k] INT8, s [n] FP32)``. Raises NonFiniteError."""
     out = np.empty(weight.shape, np.int8)
-    return out, Quantizer(*weight.shape)(weight, out)
+    return out, Quantizer()(weight, out)
 
 
 def dequantize(q: Int8Array, scales: Float32Array) -> Float32Array:

@@ -48,7 +48,8 @@ def _struct(record: records.Record) -> list[str]:
         out.append(
             f'static_assert(offsetof({record.name}, {field.name}) == {record.offset(field.name)}, "{field.name}");'
         )
-    return [*out, ""]
+    rows = [f"    X({f.type}, {f.name}, {f.count})" for f in record.fields]
+    return [*out, f"#define {record.name.upper()}_FIELDS(X) \\", " \\\n".join(rows), ""]
 
 
 def records_header() -> str:

@@ -138,6 +138,17 @@ class Source(Model):
     """Only where a merged detail checkpoint was split by SVD: ‖ΔW − BA‖² / ‖ΔW‖² of each linear."""
 
 
+class Parameters(Model):
+    """Parameter counts of the source model that the memory accounting needs."""
+
+    base: Size
+    """The semantic expert, whole."""
+    text_embedder: Size
+    """Its text projection, which the CPU runs once per prompt."""
+    ffn_pair: Size
+    """Weights of one block's feed-forward pair, without biases."""
+
+
 class Target(Model):
     """The device limits that shaped the artifact, copied from the target description."""
 
@@ -174,6 +185,7 @@ class Manifest(Model):
     experts: tuple[Expert, ...]
     steps: Annotated[tuple[Step, ...], Field(min_length=1)]
     source: Source
+    parameters: Parameters
     totals: Totals
     model_sha256: Sha256
     files: Annotated[tuple[FileEntry, ...], Field(min_length=1)]

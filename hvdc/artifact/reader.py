@@ -152,7 +152,7 @@ class Artifact:
         return grid.TileGrid(BY_NAME[entry.tile_order], n, k)
 
     def tile(self, name: str, n_tile: int, k_tile: int) -> npt.NDArray[Any]:
-        """One tile as ``[rows (k), cols (n)]``. Raises IndexError outside the grid, UsageError for a row-major tensor."""
+        """One tile as ``[rows (k), cols (n)]``. Raises IndexError outside the grid, UsageError if row-major."""
         return grid.tile(self.tile_grid(name), self.stored(name), n_tile, k_tile)
 
     def file_bytes(self, file_index: int) -> npt.NDArray[np.uint8]:

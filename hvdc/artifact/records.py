@@ -36,7 +36,7 @@ NAME_PATTERN = r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*"
 """What a tensor name, and a linear's, looks like."""
 
 PATH_PATTERN = r"[a-z0-9_-]+/[a-z0-9_-]+(\.[a-z0-9_-]+)*"
-"""Relative, one folder deep, lower case: no '..', no absolute path, no backslash, no drive letter, no case collision."""
+"""Relative, one folder deep, lower case: no '..', not absolute, no backslash, no drive letter, no case collision."""
 
 ADALN_NAME = "schedule.adaln"
 """FP32 ``[steps, layers, 6, width]``; every artifact has it."""

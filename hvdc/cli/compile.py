@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from hvdc.cli.output import gib, mib, out, print_json, progress_for, table
+from hvdc.cli.output import mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.config import load_config
 from hvdc.errors import UsageError
 from hvdc.pipeline.build import Built, build
-from hvdc.pipeline.prepare import Prepared, Request, prepare, weight_bytes
-from hvdc.plan.memory import memory_table
+from hvdc.pipeline.prepare import Prepared, Request, parameters, prepare
+from hvdc.plan.memory import Row, WeightBytes, memory_table
 from hvdc.targets import target_names
 
 
@@ -102,9 +102,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "files": [
             {"path": f.path, "kind": f.kind, "bytes": f.region.bytes, "tensors": len(f.tensors)} for f in plan.files
         ],
-        "memory": [
-            {"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in memory_table(weight_bytes(plan))
-        ],
+        "memory": [{"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in _memory(prepared)],
         "mapping": {"mapped_bytes": _mapped_bytes(prepared), "budget_bytes": target.mapping_budget_bytes.value},
         "needs": {"disk_bytes": prepared.needs.disk_bytes, "memory_bytes": prepared.needs.memory_bytes},
     }
@@ -117,6 +115,10 @@ def result_facts(built: Built) -> dict[str, Any]:
         "model_sha256": built.manifest.model_sha256,
         "resumed_files": built.resumed_files,
     }
+
+
+def _memory(prepared: Prepared) -> list[Row]:
+    return memory_table(WeightBytes(prepared.plan.totals(), parameters(prepared.geometry)))
 
 
 def _mapped_bytes(prepared: Prepared) -> int:
@@ -144,13 +146,13 @@ def _print_plan(prepared: Prepared) -> None:
         kinds.setdefault(file.kind, []).append(file.region.bytes)
     console.print()
     table(
-        "Files", (" kind", ">files", ">largest MiB", ">MiB", ">bytes"),
+        "Files", ("kind", ">files", ">largest MiB", ">MiB", ">bytes"),
         [(kind, len(sizes), mib(max(sizes)), mib(sum(sizes)), f"{sum(sizes):,}") for kind, sizes in kinds.items()],
     )  # fmt: skip
     console.print()
-    print_totals(plan.totals().model_dump())
+    print_totals(plan.totals())
     console.print()
-    print_memory([(row.name, row.total_bytes, row.note) for row in memory_table(weight_bytes(plan))])
+    print_memory(_memory(prepared))
     budget = prepared.target.mapping_budget_bytes.value
     cap = prepared.target.region_cap_bytes.value
     console.print()
@@ -159,21 +161,6 @@ def _print_plan(prepared: Prepared) -> None:
     console.print(f"disk      {mib(prepared.needs.disk_bytes)} MiB needed")
     console.print(
         f"memory    about {mib(prepared.needs.memory_bytes)} MiB at the peak, with {prepared.request.jobs} jobs"
-    )
-
-
-def print_totals(totals: dict[str, int]) -> None:
-    """Bytes by kind."""
-    rows = [(name.removesuffix("_bytes").replace("_", " "), mib(size), f"{size:,}") for name, size in totals.items()]
-    table("Bytes by kind", (" kind", ">MiB", ">bytes"), rows)
-
-
-def print_memory(rows: list[tuple[str, int, str]]) -> None:
-    """Weight memory of each configuration."""
-    table(
-        "Weight memory",
-        (" configuration", ">GiB", " how it is counted"),
-        [(name, gib(size), note) for name, size, note in rows],
     )
 
 

@@ -1,4 +1,4 @@
-"""The ``hvdc`` command: its verbs, loaded only when they are used, and the one place where errors become exit statuses."""
+"""The ``hvdc`` command: verbs, loaded only when used, and the one place where errors become exit statuses."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command = importlib.import_module(f"hvdc.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
+        command: click.Command = importlib.import_module(f"hvdc.cli.{cmd_name}").command
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Without importing the verbs."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -71,6 +71,8 @@ def run(arguments: list[str]) -> int:
     except BrokenPipeError:  # the reader of our output went away, as in `hvdc inspect … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILURE
+    except SystemExit as stop:  # click's own, after a broken pipe or --help
+        return stop.code if isinstance(stop.code, int) else Exit.FAILURE
     except BaseException as error:
         return _report(error, arguments)
     return int(result) if isinstance(result, int) else Exit.OK

@@ -23,12 +23,11 @@ from rich.progress import Progress as RichProgress
 from rich.table import Table
 
 from exporters.errors import CheckpointError
+from hvdc.artifact.manifest import Totals
 from hvdc.errors import Exit, HvdcError
 from hvdc.pipeline.progress import Progress, Silent
+from hvdc.plan.memory import GIB, MIB, Row
 from layouts.regions import RegionTooLargeError
-
-MIB = 1 << 20
-GIB = 1 << 30
 
 
 def out() -> Console:
@@ -53,7 +52,10 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) 
         drawn.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
     for row in rows:
         drawn.add_row(*(str(cell) for cell in row))
-    Console(markup=False, highlight=False).print(drawn)
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = 300  # a pipe has no width: never cut a cell
+    console.print(drawn)
 
 
 def mib(size: int) -> str:
@@ -64,6 +66,19 @@ def mib(size: int) -> str:
 def gib(size: int) -> str:
     """Bytes as GiB with two digits."""
     return f"{size / GIB:.2f}"
+
+
+def print_totals(totals: Totals) -> None:
+    """Bytes by kind."""
+    sizes = totals.model_dump().items()
+    rows = [(name.removesuffix("_bytes").replace("_", " "), mib(size), f"{size:,}") for name, size in sizes]
+    table("Bytes by kind", ("kind", ">MiB", ">bytes"), rows)
+
+
+def print_memory(rows: list[Row]) -> None:
+    """Weight memory of each configuration."""
+    cells = [(row.name, gib(row.total_bytes), row.note) for row in rows]
+    table("Weight memory", ("configuration", ">GiB", "how it is counted"), cells)
 
 
 def print_error(error: BaseException, *, as_json: bool) -> int:

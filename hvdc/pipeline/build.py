@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporters.adaln import Tables, fold_tables
+from exporters.checkpoint import Checkpoint
 from hvdc import __version__
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import (
@@ -29,8 +30,8 @@ from hvdc.artifact.manifest import (
     model_sha256,
 )
 from hvdc.artifact.reader import open_artifact
-from hvdc.pipeline.artifact_plan import ADALN, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
-from hvdc.pipeline.prepare import Prepared, fingerprint, table_sources
+from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
+from hvdc.pipeline.prepare import Prepared, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import FileMaker, InterruptedBuildError
 from hvdc.pipeline.workspace import Done, Workspace
@@ -58,7 +59,7 @@ def build(prepared: Prepared, progress: Progress) -> Built:
         resumed = len(workspace.done)
         done, folded = _data_files(prepared, workspace, progress)
         sources = {name: value for entry in done for name, value in entry.sources.items()} | folded
-        manifest = make_manifest(prepared, done, source_sha256(prepared, sources))
+        manifest = make_manifest(prepared, done, source_sha256(prepared.checkpoint, sources))
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
         workspace.write_plain(INDEX_NAME, build_index(manifest, data))
@@ -76,7 +77,7 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
 
     def one(file: FilePlan) -> Done:
         data, sources = maker.make(file, progress.advance)
-        done = workspace.write(file.path, memoryview(data), sources)
+        done = workspace.write(file.path, data.data, sources)
         progress.item_done(file.path)
         return done
 
@@ -122,10 +123,10 @@ def table_arrays(tables: Tables) -> dict[str, npt.NDArray[np.generic]]:
     }
 
 
-def source_sha256(prepared: Prepared, hashes: dict[str, str]) -> str:
+def source_sha256(checkpoint: Checkpoint, hashes: dict[str, str]) -> str:
     """SHA-256 over ``name shape hash`` lines of the canonical tensors in canonical order."""
     lines = []
-    for name, tensor in prepared.checkpoint.tensors.items():
+    for name, tensor in checkpoint.tensors.items():
         shape = "x".join(map(str, tensor.shape))
         lines.append(f"{name} {shape} {hashes[name]}\n")
     return hashlib.sha256("".join(lines).encode("ascii")).hexdigest()
@@ -171,9 +172,15 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
             region_cap_bytes=target.region_cap_bytes.value,
             mapping_budget_bytes=target.mapping_budget_bytes.value,
         ),
-        experts=g.experts,
+        experts=EXPERTS[: len(g.experts)],
         steps=tuple(
-            Step(timestep=s.timestep, sigma=s.sigma, sigma_next=s.sigma_next, step_size=s.step_size, expert=s.expert)
+            Step(
+                timestep=s.timestep,
+                sigma=s.sigma,
+                sigma_next=s.sigma_next,
+                step_size=s.step_size,
+                expert="detail" if s.expert == "detail" else "semantic",
+            )
             for s in prepared.steps
         ),
         source=Source(
@@ -181,6 +188,7 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
             tensor_count=len(prepared.checkpoint.tensors),
             left_out_energy=dict(left_out) or None,
         ),
+        parameters=parameters(g),
         totals=prepared.plan.totals(),
         model_sha256=model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
         files=files,

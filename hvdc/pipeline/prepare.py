@@ -20,12 +20,11 @@ from exporters.checkpoint import Checkpoint, open_checkpoint
 from exporters.model import Geometry
 from exporters.schedule import DCM_BOUNDARY, DCM_TIMESTEPS, Step, make_schedule, unused_expert_notes
 from hvdc import __version__
-from hvdc.artifact.manifest import Video
+from hvdc.artifact.manifest import Parameters, Video
 from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, plan_artifact
 from hvdc.pipeline.workspace import check_output, partial_path
-from hvdc.plan.memory import WeightBytes
 from hvdc.targets import TargetDescription, load_target
 
 VAE_STRIDES = (4, 8, 8)
@@ -42,7 +41,8 @@ BASE_MEMORY_BYTES = 160 << 20
 class Request:
     """What a person asked for."""
 
-    checkpoint: Path
+    checkpoint: Path | None
+    """None where the tensors do not come from files."""
     output: Path | None
     """None for a dry run without `-o`."""
     adapter: Path | None = None
@@ -50,6 +50,13 @@ class Request:
     jobs: int = 1
     resume: bool = False
     force: bool = False
+
+    def inputs(self) -> list[Path]:
+        """The files that the tensors come from."""
+        paths = [path for path in (self.checkpoint, self.adapter) if path is not None]
+        return [
+            f for path in paths for f in ([path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*"))))
+        ]
 
 
 @dataclass(frozen=True)
@@ -86,9 +93,11 @@ class Prepared:
 
 def prepare(request: Request) -> Prepared:
     """Open, decide, check. Raises UsageError, CheckpointError, RegionTooLargeError or HvdcError; writes nothing."""
+    if request.checkpoint is None:
+        raise ValueError("prepare opens a checkpoint; decide takes an open one")
     if request.output is not None:
         check_output(request.output, force=request.force, resume=request.resume)
-    target = load_target(request.config.target)
+    load_target(request.config.target)
     checkpoint = open_checkpoint(
         request.checkpoint,
         adapter=request.adapter,
@@ -99,13 +108,15 @@ def prepare(request: Request) -> Prepared:
         text_tokens=request.config.text_tokens,
     )
     try:
-        return _decide(request, target, checkpoint)
+        return decide(request, checkpoint)
     except BaseException:
         checkpoint.close()
         raise
 
 
-def _decide(request: Request, target: TargetDescription, checkpoint: Checkpoint) -> Prepared:
+def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
+    """Plan the build of an open checkpoint. Raises as `prepare` does."""
+    target = load_target(request.config.target)
     geometry = checkpoint.geometry
     steps = _schedule(request.config, geometry)
     video = _video(request.config, geometry)
@@ -122,6 +133,8 @@ def _decide(request: Request, target: TargetDescription, checkpoint: Checkpoint)
         update={
             "timesteps": tuple(s.timestep for s in steps),
             "expert_boundary": _boundary(request.config),
+            "rank": geometry.rank or None,
+            "lora_alpha": geometry.alpha_over_rank * geometry.rank if geometry.rank else None,
             "heads": geometry.heads,
             "text_tokens": geometry.text_tokens,
         }
@@ -197,20 +210,13 @@ def _check_disk(output: Path, needs: Needs) -> None:
         )
 
 
-def weight_bytes(plan: ArtifactPlan) -> WeightBytes:
-    """What the memory table needs, from a plan."""
-    g, totals = plan.geometry, plan.totals()
-    base = model.base_tensors(g)
-    text = [name for name in base if f".{model.TEXT_EMBEDDER}." in name]
-    return WeightBytes(
-        attention_base_bytes=totals.attention_base_bytes,
-        ffn_base_bytes=totals.ffn_base_bytes,
-        base_scale_bytes=totals.base_scale_bytes,
-        adapter_bytes=totals.adapter_bytes,
-        layers=g.layers,
-        ffn_pair_parameters=sum(math.prod(g.linear_shape(linear)) for linear in model.FFN_LINEARS),
-        base_parameters=sum(math.prod(shape) for shape in base.values()),
-        text_embedder_parameters=sum(math.prod(base[name]) for name in text),
+def parameters(g: Geometry) -> Parameters:
+    """Parameter counts from the canonical shapes."""
+    sizes = {name: math.prod(shape) for name, shape in model.base_tensors(g).items()}
+    return Parameters(
+        base=sum(sizes.values()),
+        text_embedder=sum(size for name, size in sizes.items() if f".{model.TEXT_EMBEDDER}." in name),
+        ffn_pair=sum(math.prod(g.linear_shape(linear)) for linear in model.FFN_LINEARS),
     )
 
 

@@ -65,23 +65,20 @@ class FileMaker:
     def _weight(self, plan: TensorPlan, source: Tensor, out: Buffer, scales: Float32Array, advance: Advance) -> str:
         """Quantise and tile one weight into ``out``; scales of padding columns are 1."""
         n, k = source.shape
-        padded_n, padded_k = plan.padded_shape
-        strip = max(STRIP_BYTES // (4 * padded_k) // HMX_INT8_K4.col_count, 1) * HMX_INT8_K4.col_count
-        strip = min(strip, padded_n)
-        quantize, digest = Quantizer(strip, k), ValueHash()
-        q = np.zeros((strip, padded_k), np.int8)
+        padded_k, tile_rows = plan.padded_shape[1], HMX_INT8_K4.col_count
+        quantize, digest = Quantizer(), ValueHash()
+        q = np.zeros((0, padded_k), np.int8)
         scales[n:] = 1.0
-        for start in range(0, n, strip):
-            stop = min(start + strip, n)
-            rows = self._rows(source, start, stop)
+        for start, rows in self._pieces(source, tile_rows):
             digest.update(rows)
+            count, padded = rows.shape[0], align_up(rows.shape[0], tile_rows)
+            if len(q) != padded:
+                q = np.zeros((padded, padded_k), np.int8)  # so that padding rows and columns are zero
             try:
-                scales[start:stop] = quantize(rows, q[: stop - start, :k])
+                scales[start : start + count] = quantize(rows, q[:count, :k])
             except NonFiniteError as error:
                 raise _not_finite(source, [start + error.row, error.col], error.value) from error
-            padded_stop = align_up(stop - start, HMX_INT8_K4.col_count)
-            q[stop - start : padded_stop] = 0
-            pack_into(HMX_INT8_K4, q[:padded_stop], out[start * padded_k : (start + padded_stop) * padded_k])
+            pack_into(HMX_INT8_K4, q, out[start * padded_k : (start + padded) * padded_k])
             advance(rows.nbytes)
         if plan.times_alpha:
             scales[:n] *= np.float32(self.alpha_over_rank)
@@ -107,17 +104,19 @@ class FileMaker:
             advance(rows.nbytes)
         return digest.digest()
 
-    def _pieces(self, source: Tensor) -> Iterator[tuple[int, Float32Array]]:
-        """``(first row, rows)`` of a tensor in pieces of about a strip."""
-        row_bytes = 4 * math.prod(source.shape[1:])
-        step = max(STRIP_BYTES // row_bytes, 1)
-        for start in range(0, source.shape[0], step):
-            yield start, self._rows(source, start, min(start + step, source.shape[0]))
+    def _pieces(self, source: Tensor, multiple: int = 1) -> Iterator[tuple[int, Float32Array]]:
+        for piece in pieces(source, multiple):
+            if self.stop.is_set():
+                raise InterruptedBuildError
+            yield piece
 
-    def _rows(self, source: Tensor, start: int, stop: int) -> Float32Array:
-        if self.stop.is_set():
-            raise InterruptedBuildError
-        return source.rows(start, stop)
+
+def pieces(source: Tensor, multiple: int = 1) -> Iterator[tuple[int, Float32Array]]:
+    """``(first row, rows)`` of a tensor, in order, in pieces of about a strip; all but the last a multiple of rows."""
+    row_bytes = 4 * math.prod(source.shape[1:])
+    step = max(STRIP_BYTES // row_bytes // multiple, 1) * multiple
+    for start in range(0, source.shape[0], step):
+        yield start, source.rows(start, min(start + step, source.shape[0]))
 
 
 def _slot(data: Buffer, place: Placement) -> Buffer:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hvdc.artifact.manifest import Parameters, Totals
+
 MIB = 1 << 20
 GIB = 1 << 30
 FP16_BYTES = 2
@@ -14,38 +16,30 @@ FP16_BYTES = 2
 
 @dataclass(frozen=True)
 class WeightBytes:
-    """Byte totals by kind, and the parameter counts that the FP16 row needs."""
+    """What an artifact's weights take, and the parameter counts that the FP16 rows need."""
 
-    attention_base_bytes: int
-    ffn_base_bytes: int
-    base_scale_bytes: int
-    adapter_bytes: int
-    layers: int
-    ffn_pair_parameters: int
-    """Weights of one block's feed-forward pair."""
-    base_parameters: int
-    """Every parameter of the semantic expert."""
-    text_embedder_parameters: int
-    """Parameters of its text projection, which runs once per prompt on the CPU."""
+    totals: Totals
+    parameters: Parameters
 
     @property
     def artifact_bytes(self) -> int:
         """S: attention base, feed-forward pair, scales and adapter, each held once."""
-        return self.base_bytes + self.adapter_bytes
+        return self.base_bytes + self.totals.adapter_bytes
 
     @property
     def base_bytes(self) -> int:
-        return self.attention_base_bytes + self.ffn_base_bytes + self.base_scale_bytes
+        t = self.totals
+        return t.attention_base_bytes + t.ffn_base_bytes + t.base_scale_bytes
 
     @property
     def npu_transient_bytes(self) -> int:
         """One block's feed-forward pair dequantised to FP16."""
-        return self.ffn_pair_parameters * FP16_BYTES
+        return self.parameters.ffn_pair * FP16_BYTES
 
     @property
     def gpu_transient_bytes(self) -> int:
         """One block's feed-forward pair staged in INT8."""
-        return self.ffn_pair_parameters
+        return self.parameters.ffn_pair
 
 
 @dataclass(frozen=True)
@@ -65,8 +59,8 @@ class Row:
 def memory_table(w: WeightBytes) -> list[Row]:
     """The rows of Table 3 in the order of the paper's text."""
     s, npu, gpu = w.artifact_bytes, w.npu_transient_bytes, w.gpu_transient_bytes
-    merged = 2 * (w.base_bytes + w.attention_base_bytes)
-    fp16 = 2 * FP16_BYTES * (w.base_parameters - w.text_embedder_parameters)
+    merged = 2 * (w.base_bytes + w.totals.attention_base_bytes)
+    fp16 = 2 * FP16_BYTES * (w.parameters.base - w.parameters.text_embedder)
     return [
         Row("artifact", s, 0, "stored once"),
         Row("two engines, one copy", s, npu + gpu, "NPU: FP16 feed-forward pair; GPU: staged pair"),

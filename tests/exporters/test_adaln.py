@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -70,14 +71,15 @@ def reference(model: Model, timesteps: tuple[float, ...], dtype: Any) -> tuple[n
     """``(adaln, head)`` as diffusers' `WanTransformer3DModel.forward` forms them, with its modules in ``dtype``."""
     adaln_rows, head_rows = [], []
     for step in make_schedule(timesteps):
-        net = model.experts[step.expert].to(dtype)
+        net = model.experts[step.expert]
+        embedder = net.condition_embedder.to(dtype)
         text = torch.zeros(1, 1, model.geometry.text_width, dtype=dtype)
         with torch.no_grad():
-            temb, proj, _, _ = net.condition_embedder(torch.tensor([step.timestep]), text)
+            temb, proj, _, _ = embedder(torch.tensor([step.timestep]), text)
             proj = proj.unflatten(1, (6, -1))
-            adaln_rows.append(torch.cat([block.scale_shift_table + proj for block in net.blocks]))
-            head_rows.append((net.scale_shift_table + temb.unsqueeze(1))[0])
-        net.float()
+            adaln_rows.append(torch.cat([block.scale_shift_table.to(dtype) + proj for block in net.blocks]))
+            head_rows.append((net.scale_shift_table.to(dtype) + temb.unsqueeze(1))[0])
+        embedder.float()
     return torch.stack(adaln_rows).numpy(), torch.stack(head_rows).numpy()
 
 
@@ -116,10 +118,10 @@ class Constant(torch.nn.Module):  # type: ignore[name-defined, misc]
 
 def probe(model: Model, timestep: float, norm: float) -> dict[str, np.ndarray]:
     """Run the whole diffusers model with every norm replaced by ``norm``, so that the modulation shows."""
-    net = build(model.geometry).experts["semantic"]
+    net = copy.deepcopy(model.experts["semantic"])
     for block in net.blocks:
-        block.norm1, block.norm3 = Constant(norm), Constant(norm)
-        block.attn1, block.ffn, block.attn2 = Constant(1.0), Constant(0.0), Constant(0.0)
+        block.norm1, block.norm2, block.norm3 = Constant(norm), Constant(norm), Constant(norm)
+        block.attn1, block.attn2, block.ffn = Constant(1.0), Constant(0.0), Constant(1.0)
     net.norm_out = Constant(norm)
     seen: dict[str, np.ndarray] = {}
     net.proj_out.register_forward_pre_hook(lambda _, args: seen.update(head=args[0][0, 0].numpy()))
@@ -131,17 +133,18 @@ def probe(model: Model, timestep: float, norm: float) -> dict[str, np.ndarray]:
             timestep=torch.tensor([timestep]),
             encoder_hidden_states=torch.zeros(1, 1, model.geometry.text_width),
         )
-        first = net.blocks[0]
-        seen["attention"] = first.attn1.seen[0, 0].numpy()
-        seen["feed-forward"] = first.ffn.seen[0, 0].numpy()
-        seen["after attention"] = first.attn2.seen[0, 0].numpy()
+    first, second = net.blocks
+    seen["attention"] = first.attn1.seen[0, 0].numpy()
+    seen["feed-forward"] = first.ffn.seen[0, 0].numpy()
+    seen["after attention"] = first.norm2.seen[0, 0].numpy()
+    seen["after feed-forward"] = second.norm1.seen[0, 0].numpy()
     return seen
 
 
 def test_rows_are_shift_scale_gate_in_the_order_in_which_the_model_applies_them(tiny: Model) -> None:
     """norm·(1 + scale) + shift with norm 0 shows the shift, with norm 1 the scale too; x + gate·1 the gate."""
     tables = fold_tables(TINY, tiny.tensors, make_schedule([1000.0]))
-    shift, scale, gate, ffn_shift, ffn_scale, _ = tables.adaln[0, 0]
+    shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = tables.adaln[0, 0]
     head_shift, head_scale = tables.head[0]
     at_zero, at_one = probe(tiny, 1000.0, 0.0), probe(tiny, 1000.0, 1.0)
     bound = 1e-6 * 2  # values near 1 + scale + shift
@@ -152,6 +155,8 @@ def test_rows_are_shift_scale_gate_in_the_order_in_which_the_model_applies_them(
     }.items():
         assert np.abs(at_zero[place] - a).max() <= bound, place
         assert np.abs(at_one[place] - (1 + b + a)).max() <= bound, place
+    assert np.abs(at_zero["after attention"] - gate).max() <= bound
+    assert np.abs(at_zero["after feed-forward"] - (gate + ffn_gate)).max() <= bound
 
 
 def test_each_step_goes_through_its_own_experts_embedder(tiny: Model) -> None:
@@ -224,13 +229,17 @@ def test_rope_axes_of_the_published_model() -> None:
 
 def test_an_embedder_that_is_missing_is_named(tiny: Model) -> None:
     tensors = {k: v for k, v in tiny.tensors.items() if k != "condition_embedder_lora.time_proj.bias"}
-    with pytest.raises(CheckpointError, match=r"'condition_embedder_lora\.time_proj\.bias' is missing") as caught:
+    with pytest.raises(
+        CheckpointError, match=r"'condition_embedder_lora\.time_proj\.bias' is missing"
+    ) as caught:
         fold_tables(TINY, tensors, make_schedule())
     assert caught.value.expected == "shape [1536]"
 
 
 def test_a_table_of_another_width_is_named(tiny: Model) -> None:
-    other = from_array("blocks.1.scale_shift_table", np.zeros((1, 6, 128), np.float32), origin="big.safetensors")
+    other = from_array(
+        "blocks.1.scale_shift_table", np.zeros((1, 6, 128), np.float32), origin="big.safetensors"
+    )
     with pytest.raises(CheckpointError, match=r"'blocks\.1\.scale_shift_table' has a shape") as caught:
         fold_tables(TINY, {**tiny.tensors, "blocks.1.scale_shift_table": other}, make_schedule())
     assert (caught.value.where, caught.value.found) == ("big.safetensors", "[1, 6, 128]")
@@ -240,11 +249,14 @@ def test_a_table_that_is_not_finite_is_named(tiny: Model) -> None:
     values = tiny.tensors["scale_shift_table"].read().copy()
     values[0, 1, 7] = np.nan
     with pytest.raises(CheckpointError, match="'scale_shift_table' holds a value") as caught:
-        fold_tables(TINY, {**tiny.tensors, "scale_shift_table": from_array("scale_shift_table", values)}, make_schedule())
+        fold_tables(
+            TINY,
+            {**tiny.tensors, "scale_shift_table": from_array("scale_shift_table", values)},
+            make_schedule(),
+        )
     assert caught.value.found == "nan at index [0, 1, 7]"
 
 
 def test_no_steps_no_tables(tiny: Model) -> None:
     with pytest.raises(CheckpointError, match="no steps"):
         fold_tables(TINY, tiny.tensors, [])
-

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -42,7 +44,7 @@ def test_any_descending_list_chains_down_to_zero_and_routes_by_the_boundary(
     times: list[int], boundary: int
 ) -> None:
     steps = make_schedule(sorted(times, reverse=True), boundary=boundary)
-    assert all(a.sigma_next == b.sigma for a, b in zip(steps, steps[1:], strict=False))
+    assert all(a.sigma_next == b.sigma for a, b in itertools.pairwise(steps))
     assert steps[-1].sigma_next == 0.0
     assert all(np.float32(s.sigma_next) - np.float32(s.sigma) == np.float32(s.step_size) < 0 for s in steps)
     assert all((s.expert == "detail") == (s.timestep <= boundary) for s in steps)

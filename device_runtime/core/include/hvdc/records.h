@@ -94,6 +94,17 @@ static_assert(offsetof(hvdc_header, section_count) == 32, "section_count");
 static_assert(offsetof(hvdc_header, section_record_bytes) == 36, "section_record_bytes");
 static_assert(offsetof(hvdc_header, manifest_sha256) == 40, "manifest_sha256");
 static_assert(offsetof(hvdc_header, index_sha256) == 72, "index_sha256");
+#define HVDC_HEADER_FIELDS(X) \
+    X(u8, magic, 8) \
+    X(u16, major, 1) \
+    X(u16, minor, 1) \
+    X(u32, header_bytes, 1) \
+    X(u64, total_bytes, 1) \
+    X(u64, required_features, 1) \
+    X(u32, section_count, 1) \
+    X(u32, section_record_bytes, 1) \
+    X(u8, manifest_sha256, 32) \
+    X(u8, index_sha256, 32)
 
 /* An entry of the section table. Sections follow the table in order, each at a multiple of 8, without holes. */
 typedef struct hvdc_section {
@@ -111,6 +122,13 @@ static_assert(offsetof(hvdc_section, offset) == 8, "offset");
 static_assert(offsetof(hvdc_section, bytes) == 16, "bytes");
 static_assert(offsetof(hvdc_section, count) == 24, "count");
 static_assert(offsetof(hvdc_section, record_bytes) == 28, "record_bytes");
+#define HVDC_SECTION_FIELDS(X) \
+    X(u32, kind, 1) \
+    X(u32, flags, 1) \
+    X(u64, offset, 1) \
+    X(u64, bytes, 1) \
+    X(u32, count, 1) \
+    X(u32, record_bytes, 1)
 
 /* The model, the video and the accounting; one record. */
 typedef struct hvdc_geometry {
@@ -160,6 +178,29 @@ static_assert(offsetof(hvdc_geometry, eps) == 96, "eps");
 static_assert(offsetof(hvdc_geometry, region_cap_bytes) == 104, "region_cap_bytes");
 static_assert(offsetof(hvdc_geometry, kind_bytes) == 112, "kind_bytes");
 static_assert(offsetof(hvdc_geometry, data_bytes) == 168, "data_bytes");
+#define HVDC_GEOMETRY_FIELDS(X) \
+    X(u32, layers, 1) \
+    X(u32, width, 1) \
+    X(u32, ffn_width, 1) \
+    X(u32, heads, 1) \
+    X(u32, text_width, 1) \
+    X(u32, text_tokens, 1) \
+    X(u32, in_channels, 1) \
+    X(u32, out_channels, 1) \
+    X(u32, patch, 3) \
+    X(u32, rope_dims, 3) \
+    X(u32, rank, 1) \
+    X(u32, experts, 1) \
+    X(u32, steps, 1) \
+    X(u32, frames, 1) \
+    X(u32, height, 1) \
+    X(u32, video_width, 1) \
+    X(u32, latent, 3) \
+    X(u32, tokens, 1) \
+    X(f64, eps, 1) \
+    X(u64, region_cap_bytes, 1) \
+    X(u64, kind_bytes, 7) \
+    X(u64, data_bytes, 1)
 
 /* A data file. Its tensors are a contiguous range of the tensor table, in order of offset. */
 typedef struct hvdc_file {
@@ -181,6 +222,15 @@ static_assert(offsetof(hvdc_file, first_tensor) == 16, "first_tensor");
 static_assert(offsetof(hvdc_file, tensor_count) == 20, "tensor_count");
 static_assert(offsetof(hvdc_file, bytes) == 24, "bytes");
 static_assert(offsetof(hvdc_file, sha256) == 32, "sha256");
+#define HVDC_FILE_FIELDS(X) \
+    X(u32, path, 1) \
+    X(u32, kind, 1) \
+    X(u32, first_block, 1) \
+    X(u32, block_count, 1) \
+    X(u32, first_tensor, 1) \
+    X(u32, tensor_count, 1) \
+    X(u64, bytes, 1) \
+    X(u8, sha256, 32)
 
 /* A tensor. Its id is its index in the table. */
 typedef struct hvdc_tensor {
@@ -214,6 +264,21 @@ static_assert(offsetof(hvdc_tensor, shape) == 40, "shape");
 static_assert(offsetof(hvdc_tensor, padded) == 60, "padded");
 static_assert(offsetof(hvdc_tensor, offset) == 80, "offset");
 static_assert(offsetof(hvdc_tensor, bytes) == 88, "bytes");
+#define HVDC_TENSOR_FIELDS(X) \
+    X(u32, name, 1) \
+    X(u32, linear, 1) \
+    X(u32, file, 1) \
+    X(u32, kind, 1) \
+    X(u32, dtype, 1) \
+    X(u32, tile_order, 1) \
+    X(u32, block, 1) \
+    X(u32, expert, 1) \
+    X(u32, scale, 1) \
+    X(u32, dims, 1) \
+    X(u32, shape, 5) \
+    X(u32, padded, 5) \
+    X(u64, offset, 1) \
+    X(u64, bytes, 1)
 
 /* A denoising step: x += v * step_size, v by the step's expert. */
 typedef struct hvdc_step {
@@ -229,5 +294,11 @@ static_assert(offsetof(hvdc_step, sigma) == 8, "sigma");
 static_assert(offsetof(hvdc_step, sigma_next) == 12, "sigma_next");
 static_assert(offsetof(hvdc_step, step_size) == 16, "step_size");
 static_assert(offsetof(hvdc_step, expert) == 20, "expert");
+#define HVDC_STEP_FIELDS(X) \
+    X(f64, timestep, 1) \
+    X(f32, sigma, 1) \
+    X(f32, sigma_next, 1) \
+    X(f32, step_size, 1) \
+    X(u32, expert, 1)
 
 #endif

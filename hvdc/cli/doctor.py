@@ -1,0 +1,33 @@
+"""``hvdc doctor``."""
+
+from __future__ import annotations
+
+import click
+
+from hvdc.cli.output import out, print_json
+from hvdc.doctor import Check, examine
+from hvdc.errors import Exit
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, to paste into an issue.")
+def command(as_json: bool) -> int:
+    """Report what this machine has, what is missing, and what that is needed for.
+
+    Exit status 0 if nothing that the commands need is missing, 1 otherwise.
+    """
+    checks = examine()
+    if as_json:
+        print_json({"checks": [check.__dict__ for check in checks]})
+    else:
+        _print(checks)
+    return Exit.FAILURE if any(check.status == "error" for check in checks) else Exit.OK
+
+
+def _print(checks: list[Check]) -> None:
+    console = out()
+    width = max(len(check.name) for check in checks)
+    for check in checks:
+        console.print(f"{check.status:<8} {check.name:<{width}}  {check.found}")
+        if check.status != "ok":
+            console.print(f"{'':<8} {'':<{width}}  needed for {check.needed_for}: {check.fix}")

@@ -1,0 +1,120 @@
+"""``hvdc synth``: checkpoints and artifacts for CI and benchmarks, without a trained model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from exporters.model import PRESETS
+from exporters.names import LAYOUTS
+from exporters.synth import write_checkpoint
+from hvdc.cli.compile import default_jobs
+from hvdc.cli.output import mib, out, print_json, progress_for
+from hvdc.config import load_config
+from hvdc.errors import UsageError
+from hvdc.pipeline.splat import build_splat
+from hvdc.targets import target_names
+
+PRESET = click.option("--preset", type=click.Choice(sorted(PRESETS)), default="tiny", show_default=True, help="Sizes.")
+LAYERS = click.option("--layers", type=click.IntRange(1, 1000), help="Another number of blocks than the preset's.")
+FORCE = click.option("--force", is_flag=True, help="Replace what is there.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+
+
+@click.group()
+def command() -> None:
+    """Write synthetic checkpoints and artifacts."""
+
+
+@command.command()
+@PRESET
+@LAYERS
+@click.option("--layout", type=click.Choice(LAYOUTS), default="dcm", show_default=True, help="Spelling of the names.")
+@click.option("--dtype", type=click.Choice(["f32", "f16", "bf16"]), default="bf16", show_default=True)
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The .safetensors file to write.")
+@FORCE
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def checkpoint(
+    preset: str,
+    layers: int | None,
+    layout: Any,
+    dtype: Any,
+    seed: int,
+    output: Path,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """A checkpoint with the true names and shapes and plausible random values.
+
+    Layouts wan and diffusers hold the semantic expert only, as their published files do.
+    """
+    geometry = PRESETS[preset] if layers is None else replace(PRESETS[preset], layers=layers)
+    progress, last = progress_for(quiet=quiet or as_json), [-1]
+
+    def report(done: int, total: int) -> None:
+        if last[0] < 0:
+            progress.start("writing", total, 10)
+            last[0] = 0
+        progress.advance(done - last[0])
+        if 10 * done // total > 10 * last[0] // total:
+            progress.item_done(f"{100 * done // total} %")
+        last[0] = done
+
+    try:
+        written = write_checkpoint(
+            output, geometry, layout=layout, dtype=dtype, seed=seed, overwrite=force, progress=report
+        )  # fmt: skip
+    finally:
+        if last[0] >= 0:
+            progress.finish()
+    if as_json:
+        print_json({"checkpoint": str(written.path), "tensors": written.tensors, "bytes": written.total_bytes})
+    else:
+        out().print(
+            f"wrote {written.path}: {written.tensors:,} tensors, {written.parameters:,} parameters, "
+            f"{mib(written.total_bytes)} MiB of random values"
+        )
+
+
+@command.command()
+@PRESET
+@LAYERS
+@click.option("--splat", "value", type=float, default=1.0, show_default=True, help="Value of every weight.")
+@click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), required=True, help="The artifact to write: NAME.hvdc."
+)
+@FORCE
+@click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
+@JSON
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def artifact(
+    preset: str,
+    layers: int | None,
+    value: float,
+    target: str | None,
+    output: Path,
+    force: bool,
+    jobs: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """A structurally complete artifact with one constant in all weights, for CI without a model."""
+    if not math.isfinite(value):
+        raise UsageError("the value of the weights must be finite", where="--splat", found=str(value))
+    geometry = PRESETS[preset] if layers is None else replace(PRESETS[preset], layers=layers)
+    config = load_config(None, (), {"target": target})
+    progress = progress_for(quiet=quiet or as_json)
+    built = build_splat(output, geometry, config, value, jobs=jobs, force=force, progress=progress)
+    if as_json:
+        print_json({"artifact": str(output), "model_sha256": built.manifest.model_sha256})
+    else:
+        size = mib(built.manifest.totals.data_bytes)
+        out().print(f"wrote {output}: {len(built.manifest.files)} files, {size} MiB of constants")

@@ -1,0 +1,145 @@
+"""``hvdc validate``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import click
+
+from exporters.checkpoint import open_checkpoint
+from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.reader import open_artifact
+from hvdc.artifact.validate import validate_deep
+from hvdc.cli.output import describe_error, out, print_json, progress_for, table
+from hvdc.errors import Exit
+from hvdc.pipeline.against import Comparison, compare
+from hvdc.pipeline.progress import Progress
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--deep", is_flag=True, help="Read every byte: hashes, padding, scales, no -128, finite values.")
+@click.option("--against", type=click.Path(path_type=Path), help="Compare every weight with this checkpoint.")
+@click.option("--adapter", type=click.Path(path_type=Path), help="The adapter that the checkpoint was compiled with.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Also write the result as JUnit XML.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(
+    artifact: Path,
+    deep: bool,
+    against: Path | None,
+    adapter: Path | None,
+    junit: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Prove that ARTIFACT is sound. Exit status 0 if it is, 4 if not.
+
+    Without options: directory, manifest, index, sizes, offsets, paths. --deep reads all data. --against takes the checkpoint
+    that it was compiled from: each weight must lie within half a quantisation step, everything else must be equal.
+    """
+    progress = progress_for(quiet=quiet or as_json)
+    checks: dict[str, list[ArtifactError]] = {}
+    comparison: Comparison | None = None
+    try:
+        with open_artifact(artifact) as opened:
+            checks["layout"] = []
+            if deep:
+                progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
+                checks["deep"] = validate_deep(opened, _by_file(progress))
+                progress.finish()
+            if against is not None:
+                config = opened.manifest.configuration
+                with open_checkpoint(
+                    against,
+                    adapter=adapter,
+                    lora_alpha=config.lora_alpha,
+                    rank=config.rank,
+                    max_left_out_energy=config.max_left_out_energy,
+                    heads=config.heads,
+                    text_tokens=config.text_tokens,
+                ) as checkpoint:
+                    comparison = compare(opened, checkpoint, progress)
+                checks["against"] = list(comparison.findings)
+    except ArtifactError as error:
+        checks["layout"] = [error]
+    if junit is not None:
+        _write_junit(junit, artifact, checks)
+    if as_json:
+        print_json(_facts(artifact, checks, comparison))
+    else:
+        _print(artifact, checks, comparison)
+    return Exit.BAD_ARTIFACT if any(checks.values()) else Exit.OK
+
+
+def _by_file(progress: Progress) -> Any:
+    """Adapt per-file byte counts: a piece is done when the next file begins."""
+    last: list[str] = []
+
+    def report(path: str, size: int) -> None:
+        if last and last[-1] != path:
+            progress.item_done(last[-1])
+        last[:] = [path]
+        progress.advance(size)
+
+    return report
+
+
+def _facts(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: Comparison | None) -> dict[str, Any]:
+    findings = [
+        {"check": check, "code": f.code.name, **describe_error(f)[1]} for check, found in checks.items() for f in found
+    ]
+    facts: dict[str, Any] = {
+        "artifact": str(artifact), "ok": not findings, "checks": list(checks), "findings": findings
+    }  # fmt: skip
+    if comparison is not None:
+        facts["weights"] = [
+            {"name": r.name, "sqnr_db": _number(r.sqnr_db), "max_error_steps": r.max_error_steps}
+            for r in comparison.weights
+        ]
+        facts["tensors_compared"] = len(comparison.results)
+    return facts
+
+
+def _number(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
+
+
+def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: Comparison | None) -> None:
+    console = out()
+    for check, findings in checks.items():
+        console.print(f"{check:<8} {'ok' if not findings else f'{len(findings)} faults'}")
+        for finding in findings[:20]:
+            console.print(f"  {finding.what}")
+            for name, value in finding.details().items():
+                console.print(f"    {name}: {value}")
+        if len(findings) > 20:
+            console.print(f"  … and {len(findings) - 20} more; --json lists all")
+    if comparison is not None and comparison.weights:
+        groups: dict[str, list[tuple[float, float]]] = {}
+        for result in comparison.weights:
+            kind = ".".join(part for part in result.name.split(".")[2:] if part != "weight")
+            groups.setdefault(kind, []).append((result.sqnr_db or 0.0, result.max_error_steps or 0.0))
+        rows = [
+            (kind, len(values), f"{min(v for v, _ in values):.2f}", f"{max(e for _, e in values):.4f}")
+            for kind, values in groups.items()
+        ]
+        console.print()
+        table("Against the checkpoint", ("linear", ">tensors", ">lowest SQNR, dB", ">largest error, steps"), rows)
+        console.print(f"{len(comparison.results)} tensors compared")
+    console.print(f"{artifact}: {'sound' if not any(checks.values()) else 'NOT sound'}")
+
+
+def _write_junit(path: Path, artifact: Path, checks: dict[str, list[ArtifactError]]) -> None:
+    """One test case a check, as CI systems read it."""
+    failed = sum(bool(findings) for findings in checks.values())
+    suite = ElementTree.Element("testsuite", name="hvdc validate", tests=str(len(checks)), failures=str(failed))
+    for check, findings in checks.items():
+        case = ElementTree.SubElement(suite, "testcase", classname=artifact.name, name=check)
+        for finding in findings:
+            failure = ElementTree.SubElement(case, "failure", message=finding.what, type=finding.code.name)
+            failure.text = str(finding)
+    ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)

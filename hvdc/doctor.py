@@ -1,0 +1,117 @@
+"""What this machine has and lacks for hvdc, as facts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+Status = Literal["ok", "missing", "error"]
+
+OWN_PACKAGES = ("hvdc", "exporters", "quant", "layouts", "device_runtime")
+"""Import names that the hvdc distribution installs."""
+
+LIBRARIES = {
+    "numpy": "compiling",
+    "safetensors": "compiling",
+    "pydantic": "compiling",
+    "click": "the command line",
+    "rich": "the command line",
+    "torch": "reading .pth files and splitting merged checkpoints",
+    "diffusers": "checking against the reference model",
+    "onnx": "exporting the decoder",
+    "qai-hub": "compiling the decoder in Qualcomm's cloud",
+}
+
+PROGRAMS = {
+    "gcc": ("building the device runtime for this machine", "apt-get install gcc g++"),
+    "cmake": ("building the device runtime", "apt-get install cmake"),
+    "clang": ("fuzzing the C reader", "apt-get install clang libclang-rt-14-dev"),
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One fact. ``missing`` disables only what it is needed for; ``error`` breaks hvdc itself."""
+
+    name: str
+    status: Status
+    found: str
+    needed_for: str = ""
+    fix: str = ""
+
+
+def examine() -> list[Check]:
+    """All checks, in order of importance. Imports none of the libraries, so it is quick."""
+    return [_python(), *_owners(), *_libraries(), *_programs(), _memory(), _disk()]
+
+
+def _python() -> Check:
+    good = sys.version_info >= (3, 11)
+    found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    return Check("python", "ok" if good else "error", found, "everything", "install Python 3.11 or newer")
+
+
+def foreign_owners(names: tuple[str, ...] = OWN_PACKAGES) -> dict[str, list[str]]:
+    """Import name -> other distributions that install a top-level package of that name."""
+    owners: dict[str, list[str]] = {}
+    for distribution in metadata.distributions():
+        name = str(distribution.metadata["Name"])
+        if name == "hvdc":
+            continue
+        tops = {Path(str(f)).parts[0] for f in distribution.files or () if len(Path(str(f)).parts) > 1}
+        for package in set(names) & tops:
+            owners.setdefault(package, []).append(name)
+    return owners
+
+
+def _owners() -> Iterator[Check]:
+    foreign = foreign_owners()
+    for package in OWN_PACKAGES:
+        others = ", ".join(sorted(foreign.get(package, ())))
+        yield Check(
+            f"package {package}",
+            "error" if others else "ok",
+            f"also installed by {others}" if others else "ours alone",
+            "everything: one of the two would import the other's code",
+            f"use a virtual environment without {others}",
+        )
+
+
+def _libraries() -> Iterator[Check]:
+    for name, needed_for in LIBRARIES.items():
+        try:
+            yield Check(name, "ok", metadata.version(name))
+        except metadata.PackageNotFoundError:
+            essential = needed_for in ("compiling", "the command line")
+            yield Check(name, "error" if essential else "missing", "not installed", needed_for, f"pip install {name}")
+
+
+def _programs() -> Iterator[Check]:
+    for name, (needed_for, fix) in PROGRAMS.items():
+        path = shutil.which(name)
+        if path is None:
+            yield Check(name, "missing", "not on PATH", needed_for, fix)
+            continue
+        try:
+            output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+            yield Check(name, "ok", output.splitlines()[0] if output else path)
+        except (OSError, subprocess.SubprocessError) as error:
+            yield Check(name, "missing", f"{path} does not run: {error}", needed_for, fix)
+
+
+def _memory() -> Check:
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return Check("memory", "ok", f"{total / (1 << 30):.1f} GiB, {len(os.sched_getaffinity(0))} cores usable")
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(Path.cwd()).free
+    return Check("disk", "ok", f"{free / (1 << 30):.1f} GiB free here")

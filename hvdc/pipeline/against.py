@@ -1,0 +1,169 @@
+"""Compare an artifact with the checkpoint that it claims to be made from: every weight, copy and table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from exporters.adaln import fold_tables
+from exporters.checkpoint import Checkpoint
+from exporters.schedule import make_schedule
+from hvdc.artifact.codes import Code
+from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.reader import Artifact
+from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, TensorPlan, plan_artifact
+from hvdc.pipeline.build import source_sha256, table_arrays
+from hvdc.pipeline.prepare import table_sources
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.tensors import FileMaker, pieces
+from layouts.grid import unpack_padded
+from layouts.order import HMX_INT8_K4
+from quant.hashing import ValueHash
+from quant.metrics import HALF_STEP, ErrorMeter
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """One stored tensor against its source. ``sqnr_db`` and ``max_error_steps`` are None where equality is exact."""
+
+    name: str
+    sqnr_db: float | None
+    max_error_steps: float | None
+    finding: ArtifactError | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result over all tensors."""
+
+    results: tuple[TensorResult, ...]
+    findings: tuple[ArtifactError, ...]
+
+    @property
+    def weights(self) -> list[TensorResult]:
+        return [r for r in self.results if r.sqnr_db is not None]
+
+
+def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> Comparison:
+    """Compare every tensor; findings have code DATA_SOURCE. Reads both in strips. Raises CheckpointError."""
+    findings = list(_structure(artifact, checkpoint))
+    if findings:
+        return Comparison((), tuple(findings))
+    plan = _plan(artifact, checkpoint)
+    steps = make_schedule(
+        artifact.manifest.configuration.timesteps or (),
+        boundary=artifact.manifest.configuration.expert_boundary or 0,
+        experts=checkpoint.geometry.experts,
+    )
+    comparer = _Comparer(artifact, checkpoint)
+    tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, steps))
+    progress.start("comparing", sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()), len(plan.files))
+    results = []
+    for file in plan.files:
+        for tensor in file.tensors:
+            if tensor.role is Role.WEIGHT:
+                results.append(comparer.weight(tensor, progress))
+            elif tensor.role is Role.COPY:
+                results.append(comparer.copy(tensor, progress))
+            elif tensor.role is Role.TABLE:
+                results.append(_same(tensor.name, artifact.tensor(tensor.name), tables[tensor.name]))
+        progress.item_done(file.path)
+    maker = FileMaker(checkpoint.tensors, {}, checkpoint.geometry.alpha_over_rank)
+    for name in table_sources(checkpoint.geometry):
+        comparer.hashes[name] = maker.hash_only(checkpoint.tensors[name], progress.advance)
+    progress.finish()
+    findings = [r.finding for r in results if r.finding is not None]
+    found = source_sha256(checkpoint, comparer.hashes)
+    expected = artifact.manifest.source.tensors_sha256
+    if found != expected:
+        where = "manifest.json: source.tensors_sha256"
+        findings.append(ArtifactError(Code.DATA_SOURCE, where=where, expected=found, found=expected))
+    return Comparison(tuple(results), tuple(findings))
+
+
+def _plan(artifact: Artifact, checkpoint: Checkpoint) -> ArtifactPlan:
+    manifest = artifact.manifest
+    return plan_artifact(checkpoint.geometry, len(manifest.steps), manifest.target.region_cap_bytes)
+
+
+def _structure(artifact: Artifact, checkpoint: Checkpoint) -> Iterator[ArtifactError]:
+    """The artifact must be what this compiler plans for the checkpoint's geometry."""
+    recorded = artifact.manifest.geometry
+    for name, value in checkpoint.geometry.__dict__.items():
+        if getattr(recorded, name) != value:
+            yield ArtifactError(
+                Code.DATA_SOURCE,
+                where=f"geometry.{name}",
+                expected=f"{value} (checkpoint)",
+                found=str(getattr(recorded, name)),
+            )
+            return
+    planned = [(t.name, t.shape) for t in _plan(artifact, checkpoint).tensors()]
+    held = [(t.name, t.shape) for _, t in artifact.manifest.tensors()]
+    for want, have in zip(planned, held, strict=False):
+        if want != have:
+            yield ArtifactError(Code.DATA_SOURCE, where="tensors", expected=str(want), found=str(have))
+            return
+    if len(planned) != len(held):
+        yield ArtifactError(Code.DATA_SOURCE, where="tensors", expected=f"{len(planned)} tensors", found=str(len(held)))
+
+
+class _Comparer:
+    def __init__(self, artifact: Artifact, checkpoint: Checkpoint) -> None:
+        self.artifact = artifact
+        self.checkpoint = checkpoint
+        self.hashes: dict[str, str] = {}
+
+    def weight(self, plan: TensorPlan, progress: Progress) -> TensorResult:
+        """``|W − q · s| ≤ s / 2`` for each value, W times alpha / r where the compiler folded that in."""
+        assert plan.source is not None
+        source, stored = self.checkpoint.tensors[plan.source], self.artifact.stored(plan.name)
+        scales = self.artifact.scale(plan.name)
+        factor = np.float32(self.checkpoint.geometry.alpha_over_rank if plan.times_alpha else 1.0)
+        meter, digest = ErrorMeter(), ValueHash()
+        padded_k, tile_rows = plan.padded_shape[1], HMX_INT8_K4.col_count
+        for start, rows in pieces(source, multiple=tile_rows):
+            digest.update(rows)
+            tiles = -(-rows.shape[0] // tile_rows)
+            packed = stored[start * padded_k : (start + tiles * tile_rows) * padded_k]
+            q = unpack_padded(HMX_INT8_K4, packed, tiles, padded_k // HMX_INT8_K4.row_count)
+            meter.update(
+                rows * factor, q[: rows.shape[0], : rows.shape[1]], scales[start : start + rows.shape[0]], start
+            )
+            progress.advance(rows.nbytes)
+        self.hashes[source.name] = digest.digest()
+        finding = None
+        if not meter.max_error_steps <= HALF_STEP:
+            finding = ArtifactError(
+                Code.DATA_SOURCE,
+                where=f"{plan.name} {list(meter.worst)}",
+                expected="an error of at most half a step",
+                found=f"{meter.max_error_steps:.3f} steps",
+            )
+        return TensorResult(plan.name, meter.sqnr_db, meter.max_error_steps, finding)
+
+    def copy(self, plan: TensorPlan, progress: Progress) -> TensorResult:
+        """Bit-equal FP32."""
+        assert plan.source is not None
+        source, held = self.checkpoint.tensors[plan.source], self.artifact.tensor(plan.name)
+        digest, result = ValueHash(), TensorResult(plan.name, None, None, None)
+        for start, rows in pieces(source):
+            digest.update(rows)
+            same = _same(plan.name, held[start : start + rows.shape[0]], rows)
+            result = result if result.finding else same
+            progress.advance(rows.nbytes)
+        self.hashes[source.name] = digest.digest()
+        return result
+
+
+def _same(name: str, held: np.ndarray, expected: np.ndarray) -> TensorResult:
+    if held.tobytes() == expected.tobytes():
+        return TensorResult(name, None, None, None)
+    at = [int(i) for i in np.argwhere(held != expected)[:1].reshape(-1)]
+    finding = ArtifactError(
+        Code.DATA_SOURCE, where=f"{name} {at}", expected=str(expected[tuple(at)]), found=str(held[tuple(at)])
+    )
+    return TensorResult(name, None, None, finding)

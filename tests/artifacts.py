@@ -1,0 +1,286 @@
+"""Tiny valid artifacts from random bytes, and ways to damage them.
+
+They are made from the manifest model alone, without the compiler: what the readers are tested with must not depend on
+the code that usually makes it. Every shape that pads is in them: rank 16, feed-forward width 80, per-column vectors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvdc.artifact import manifest as m
+from hvdc.artifact.index_write import build_index
+from hvdc.artifact.manifest import FileEntry, Manifest, TensorEntry
+from hvdc.artifact.records import DTYPE_BYTES, DType
+from hvdc.config import CompileConfig
+from layouts.grid import TileGrid, pack
+from layouts.order import HMX_INT8_K4
+from layouts.regions import Item, align_up, plan_region
+
+ATTENTION = tuple(f"{attn}.{part}" for attn in ("attn1", "attn2") for part in ("to_q", "to_k", "to_v", "to_out.0"))
+FFN = ("ffn.net.0.proj", "ffn.net.2")
+KINDS = ("attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule")
+REGION_CAP_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Sizes of a test artifact."""
+
+    layers: int = 2
+    width: int = 64
+    ffn_width: int = 80
+    heads: int = 1
+    rank: int = 16
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A tensor with its stored bytes, before it has a place."""
+
+    name: str
+    kind: m.TensorKind
+    dtype: m.DTypeName
+    shape: tuple[int, ...]
+    padded: tuple[int, ...]
+    data: bytes
+    tiled: bool = False
+    linear: str | None = None
+    block: int | None = None
+    expert: m.Expert | None = None
+    scale: str | None = None
+
+
+def make_artifact(root: Path, spec: Spec | None = None) -> Path:
+    """Write a valid artifact into the new directory ``root``; the same spec gives the same bytes."""
+    manifest, data = make(spec or Spec())
+    for path, content in data.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content)
+    write_manifest(root, manifest)
+    return root
+
+
+def make(spec: Spec) -> tuple[Manifest, dict[str, bytes]]:
+    """Manifest and data files of a test artifact."""
+    rng = np.random.default_rng(spec.seed)
+    planned: list[tuple[str, m.FileKind, int | None, int, list[Blob]]] = [
+        (f"regions/block-{b:03d}.bin", "region", b, 1, list(_block(rng, spec, b))) for b in range(spec.layers)
+    ]
+    if spec.rank:
+        factors = [blob for b in range(spec.layers) for blob in _adapter(rng, spec, b)]
+        planned.append(("adapters/detail-000.bin", "adapter", 0, spec.layers, factors))
+    planned.append(("host/shared.bin", "host", None, 0, list(_host(rng, spec))))
+    planned.append(("schedule/tables.bin", "schedule", None, 0, list(_schedule(rng, spec))))
+    files, data = [], {}
+    for path, kind, first, count, blobs in planned:
+        entry, data[path] = _file(path, kind, first, count, blobs)
+        files.append(entry)
+    return _manifest(spec, tuple(files)), data
+
+
+def write_manifest(root: Path, manifest: Manifest) -> None:
+    """Write ``manifest.json`` and the ``index.bin`` that follows from it."""
+    text = manifest.to_json()
+    (root / m.MANIFEST_NAME).write_bytes(text)
+    (root / m.INDEX_NAME).write_bytes(build_index(manifest, text))
+
+
+def read_manifest(root: Path) -> Manifest:
+    """The manifest of a test artifact."""
+    return m.parse_manifest((root / m.MANIFEST_NAME).read_bytes(), str(root))
+
+
+def replace_data(root: Path, path: str, data: bytes) -> None:
+    """Give a data file other bytes and every hash that covers them, so that only deeper checks can object."""
+    (root / path).write_bytes(data)
+    manifest = read_manifest(root)
+    sha = hashlib.sha256(data).hexdigest()
+    files = tuple(f.model_copy(update={"sha256": sha}) if f.path == path else f for f in manifest.files)
+    identity = m.model_sha256([(f.path, f.bytes, f.sha256) for f in files])
+    write_manifest(root, manifest.model_copy(update={"files": files, "model_sha256": identity}))
+
+
+def edit_tensor(root: Path, name: str, edit: Callable[[bytearray, TensorEntry], None]) -> None:
+    """Change the stored bytes of a tensor, hashes included."""
+    for file, tensor in read_manifest(root).tensors():
+        if tensor.name == name:
+            data = bytearray((root / file.path).read_bytes())
+            part = data[tensor.offset : tensor.offset + tensor.bytes]
+            edit(part, tensor)
+            data[tensor.offset : tensor.offset + tensor.bytes] = part
+            replace_data(root, file.path, bytes(data))
+            return
+    raise KeyError(name)
+
+
+def _weight(rng: np.random.Generator, name: str, kind: m.TensorKind, n: int, k: int, **more: Any) -> list[Blob]:
+    """A quantised weight and its scale."""
+    grid = TileGrid(HMX_INT8_K4, n, k)
+    q = rng.integers(-127, 128, (n, k), np.int8)
+    scales = np.ones(grid.padded_n, "<f4")  # padding columns have scale 1
+    scales[:n] = rng.uniform(1e-3, 2e-2, n)
+    weight = Blob(
+        name, kind, "int8", (n, k), (grid.padded_n, grid.padded_k), pack(HMX_INT8_K4, q).tobytes(), True,
+        scale=f"{name}_scale", **more,
+    )  # fmt: skip
+    scale_kind: m.TensorKind = "adapter" if kind == "adapter" else "base_scale"
+    return [
+        weight,
+        Blob(f"{name}_scale", scale_kind, "float32", (n,), (grid.padded_n,), scales.tobytes(), **more),
+    ]
+
+
+def _floats(rng: np.random.Generator, name: str, kind: m.TensorKind, shape: tuple[int, ...], **more: Any) -> Blob:
+    """An FP32 tensor; vectors of a block are padded to whole tiles."""
+    padded = (align_up(shape[0], 32),) if kind in ("attention_base", "block_other") else shape
+    data = np.zeros(padded, "<f4")
+    data[tuple(slice(s) for s in shape)] = rng.standard_normal(shape)
+    return Blob(name, kind, "float32", shape, padded, data.tobytes(), **more)
+
+
+def _block(rng: np.random.Generator, s: Spec, block: int) -> Iterator[Blob]:
+    shapes = dict.fromkeys(ATTENTION, (s.width, s.width))
+    shapes |= {FFN[0]: (s.ffn_width, s.width), FFN[1]: (s.width, s.ffn_width)}
+    weights, scales, biases = [], [], []
+    for linear, (n, k) in shapes.items():
+        name = f"blocks.{block}.{linear}"
+        kind: m.TensorKind = "ffn_base" if linear in FFN else "attention_base"
+        weight, scale = _weight(rng, f"{name}.weight", kind, n, k, linear=linear, block=block)
+        bias_kind: m.TensorKind = "block_other" if linear in FFN else "attention_base"
+        weights.append(weight)
+        scales.append(scale)
+        biases.append(_floats(rng, f"{name}.bias", bias_kind, (n,), linear=linear, block=block))
+    yield from (*weights, *scales, *biases)
+    for norm in ("attn1.norm_q.weight", "norm2.bias"):
+        yield _floats(rng, f"blocks.{block}.{norm}", "block_other", (s.width,), block=block)
+
+
+def _adapter(rng: np.random.Generator, s: Spec, block: int) -> Iterator[Blob]:
+    for linear in ATTENTION[:2]:
+        for factor, shape in (("lora_A", (s.rank, s.width)), ("lora_B", (s.width, s.rank))):
+            name = f"blocks.{block}.{linear}.{factor}.weight"
+            yield from _weight(rng, name, "adapter", *shape, linear=linear, block=block, expert="detail")
+
+
+def _host(rng: np.random.Generator, s: Spec) -> Iterator[Blob]:
+    yield _floats(rng, "patch_embedding.weight", "host", (s.width, 4, 1, 2, 2))
+    yield _floats(rng, "patch_embedding.bias", "host", (s.width,))
+    yield _floats(rng, "proj_out.weight", "host", (16, s.width), expert="semantic")
+
+
+def _schedule(rng: np.random.Generator, s: Spec) -> Iterator[Blob]:
+    yield _floats(rng, "schedule.adaln", "schedule", (len(_steps(s)), s.layers, 6, s.width))
+    yield _floats(rng, "schedule.head", "schedule", (len(_steps(s)), 2, s.width))
+    for axis, size in zip(("frame", "row", "col"), _rope(s), strict=True):
+        table = rng.uniform(0, 1, size // 2).astype("<f8")
+        name = f"schedule.rope_freqs_{axis}"
+        yield Blob(name, "schedule", "float64", (size // 2,), (size // 2,), table.tobytes())
+
+
+def _file(path: str, kind: m.FileKind, first: int | None, count: int, blobs: list[Blob]) -> tuple[FileEntry, bytes]:
+    region = plan_region(path, [Item(b.name, len(b.data)) for b in blobs])
+    data, tensors = bytearray(region.bytes), []
+    for blob, place in zip(blobs, region.placements, strict=True):
+        assert len(blob.data) == math.prod(blob.padded) * DTYPE_BYTES[DType[blob.dtype.upper()]]
+        data[place.offset : place.offset + place.bytes] = blob.data
+        tensors.append(
+            TensorEntry(
+                name=blob.name,
+                linear=blob.linear,
+                kind=blob.kind,
+                dtype=blob.dtype,
+                tile_order="hmx-int8-k4" if blob.tiled else "row-major",
+                block=blob.block,
+                expert=blob.expert,
+                shape=blob.shape,
+                padded_shape=blob.padded,
+                scale=blob.scale,
+                offset=place.offset,
+                bytes=place.bytes,
+            )
+        )
+    entry = FileEntry(
+        path=path,
+        kind=kind,
+        first_block=first,
+        block_count=count,
+        bytes=len(data),
+        sha256=hashlib.sha256(data).hexdigest(),
+        tensors=tuple(tensors),
+    )
+    return entry, bytes(data)
+
+
+def _rope(s: Spec) -> tuple[int, int, int]:
+    head = s.width // s.heads
+    third = 2 * (head // 6)
+    return head - 2 * third, third, third
+
+
+def _steps(s: Spec) -> tuple[m.Step, ...]:
+    times = (1000.0, 949.0, 810.0)
+    sigmas = [np.float32(t) / np.float32(1000) for t in times] + [np.float32(0)]
+    return tuple(
+        m.Step(
+            timestep=t,
+            sigma=float(sigmas[i]),
+            sigma_next=float(sigmas[i + 1]),
+            step_size=float(sigmas[i + 1] - sigmas[i]),
+            expert="detail" if s.rank and t < 979 else "semantic",
+        )
+        for i, t in enumerate(times)
+    )
+
+
+def _manifest(s: Spec, files: tuple[FileEntry, ...]) -> Manifest:
+    tensors = [t for f in files for t in f.tensors]
+    kinds = {f"{kind}_bytes": sum(t.bytes for t in tensors if t.kind == kind) for kind in KINDS}
+    data_bytes = sum(f.bytes for f in files)
+    return Manifest(
+        format=m.Format(),
+        tools={"hvdc": "0.0.0"},
+        configuration=CompileConfig(timesteps=(1000.0, 949.0, 810.0)),
+        geometry=m.Geometry(
+            layers=s.layers,
+            width=s.width,
+            ffn_width=s.ffn_width,
+            heads=s.heads,
+            text_width=24,
+            text_tokens=8,
+            in_channels=4,
+            out_channels=4,
+            patch=(1, 2, 2),
+            freq_dim=32,
+            cross_attn_norm=True,
+            eps=1e-6,
+            rope_theta=10000.0,
+            rope_max_positions=1024,
+            rope_axis_dims=_rope(s),
+            rank=s.rank,
+            alpha_over_rank=2.0,
+        ),
+        video=m.Video(frames=5, height=32, width=32, latent=(2, 4, 4), tokens=8),
+        target=m.Target(
+            name="test",
+            soc="none",
+            hexagon_arch="none",
+            region_cap_bytes=REGION_CAP_BYTES,
+            mapping_budget_bytes=1 << 30,
+        ),
+        experts=("semantic", "detail") if s.rank else ("semantic",),
+        steps=_steps(s),
+        source=m.Source(tensors_sha256="0" * 64, tensor_count=len(tensors)),
+        parameters=m.Parameters(base=1, text_embedder=1, ffn_pair=1),
+        totals=m.Totals(**kinds, padding_bytes=data_bytes - sum(kinds.values()), data_bytes=data_bytes),
+        model_sha256=m.model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
+        files=files,
+    )
