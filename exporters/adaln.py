@@ -134,9 +134,7 @@ def time_sinusoid(timesteps: Sequence[float], freq_dim: int) -> Float64Array:
     frequency = exp(exponent).astype(np.float32)
     for j in _TORCH_ROUNDS_UP.get(half, ()):
         frequency[j] = np.nextafter(frequency[j], np.float32(1.0))
-    angle: npt.NDArray[np.float32] = np.multiply(
-        np.array(timesteps, dtype=np.float32)[:, np.newaxis], frequency
-    )
+    angle: npt.NDArray[np.float32] = np.multiply(np.array(timesteps, dtype=np.float32)[:, np.newaxis], frequency)
     sine, cosine = sincos(angle)
     return np.concatenate([cosine, sine], axis=1)
 

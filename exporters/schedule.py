@@ -138,14 +138,10 @@ def _check_timesteps(timesteps: Sequence[float], num_train_timesteps: int) -> tu
     times = tuple(float(t) for t in timesteps)
     if not times:
         dcm = ", ".join(f"{t:g}" for t in DCM_TIMESTEPS)
-        raise refuse(
-            "the schedule has no steps", "an empty list", f"give at least one timestep; DCM's are {dcm}"
-        )
+        raise refuse("the schedule has no steps", "an empty list", f"give at least one timestep; DCM's are {dcm}")
     for index, t in enumerate(times):
         if not math.isfinite(t):
-            raise refuse(
-                "a timestep is not a number", f"{t!r} at position {index}", "write it as a plain number"
-            )
+            raise refuse("a timestep is not a number", f"{t!r} at position {index}", "write it as a plain number")
         # The last clause: a positive float64 may round to a float32 zero, which is a step of no noise.
         if not 0.0 < t <= num_train_timesteps or np.float32(t) / np.float32(num_train_timesteps) == 0.0:
             raise refuse(

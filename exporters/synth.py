@@ -67,9 +67,7 @@ class Written:
     total_bytes: int
 
 
-def synthetic_tensors(
-    geometry: Geometry, *, seed: int = 0, experts: Sequence[str] | None = None
-) -> dict[str, Tensor]:
+def synthetic_tensors(geometry: Geometry, *, seed: int = 0, experts: Sequence[str] | None = None) -> dict[str, Tensor]:
     """Canonical name -> a `Tensor` whose values are made when rows of it are read.
 
     ``experts`` are the geometry's, or ``("semantic",)`` to leave the detail expert out.
@@ -133,9 +131,7 @@ def write_checkpoint(
         experts = ("semantic",)
     tensors = synthetic_tensors(geometry, seed=seed, experts=experts)
     stored, width = _DTYPES[dtype]
-    header, offsets = _header(
-        {spell(name, layout): t.shape for name, t in tensors.items()}, stored, width, seed
-    )
+    header, offsets = _header({spell(name, layout): t.shape for name, t in tensors.items()}, stored, width, seed)
     parameters = sum(math.prod(t.shape) for t in tensors.values())
     total = len(header) + parameters * width
     _check_destination(path, total, overwrite=overwrite)
@@ -191,7 +187,7 @@ def _chunk(name: str, shape: tuple[int, ...], seed: int, index: int) -> Float32A
     """All rows of chunk ``index``: float32 ``[rows, *shape[1:]]``."""
     step = _rows_per_chunk(shape)
     rows, inner = min(step, shape[0] - index * step), math.prod(shape[1:])
-    rng = _generator(seed, name, 0)
+    rng = _generator(seed, name, index)
     values: Float32Array = rng.standard_normal((rows, inner), dtype=np.float32)
     stem, _, kind = name.rpartition(".")
     if kind == "scale_shift_table":
@@ -249,9 +245,7 @@ class _Chunk:
     size_bytes: int
 
 
-def _header(
-    shapes: Mapping[str, tuple[int, ...]], stored: str, width: int, seed: int
-) -> tuple[bytes, dict[str, int]]:
+def _header(shapes: Mapping[str, tuple[int, ...]], stored: str, width: int, seed: int) -> tuple[bytes, dict[str, int]]:
     """``(length and JSON, key -> offset of its data in the file)``."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt", "generator": f"hvdc synth, seed {seed}"}}
     end = 0
@@ -266,9 +260,7 @@ def _header(
     return header, {key: begin + len(header) for key, begin in begins.items()}
 
 
-def _chunks(
-    tensors: Mapping[str, Tensor], layout: Layout, offsets: Mapping[str, int], width: int
-) -> Iterator[_Chunk]:
+def _chunks(tensors: Mapping[str, Tensor], layout: Layout, offsets: Mapping[str, int], width: int) -> Iterator[_Chunk]:
     for name, tensor in tensors.items():
         offset = offsets[spell(name, layout)]
         row_bytes = math.prod(tensor.shape[1:]) * width
@@ -307,9 +299,7 @@ def _write_all(
             stop.set()  # after an error or Ctrl-C, what is queued ends without work
 
 
-def _drain(
-    pending: set[Future[int]], keep: int, done_bytes: int, total_bytes: int, progress: Progress | None
-) -> int:
+def _drain(pending: set[Future[int]], keep: int, done_bytes: int, total_bytes: int, progress: Progress | None) -> int:
     """Wait until at most ``keep`` of ``pending`` remain; report; return the bytes done."""
     while len(pending) > keep:
         finished, _ = wait(pending, return_when=FIRST_COMPLETED)

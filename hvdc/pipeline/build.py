@@ -33,7 +33,7 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
 from hvdc.pipeline.prepare import Prepared, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.tensors import FileMaker, InterruptedBuildError
+from hvdc.pipeline.tensors import Buffers, FileMaker, InterruptedBuildError
 from hvdc.pipeline.workspace import Done, Workspace
 
 
@@ -69,26 +69,32 @@ def build(prepared: Prepared, progress: Progress) -> Built:
 
 
 def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) -> tuple[list[Done], dict[str, str]]:
-    """Make every data file on ``jobs`` threads; returns them in plan order, and the hashes of the tables' sources."""
+    """Make every data file on ``jobs`` threads; returns them in plan order, and the hashes of the tables' sources.
+
+    Weights are in the making while this thread computes the tables, which the schedule's file then waits for.
+    """
     checkpoint = prepared.checkpoint
     maker = FileMaker(checkpoint.tensors, {}, checkpoint.geometry.alpha_over_rank)
     pending = [f for f in prepared.plan.files if f.path not in workspace.done]
+    weights, tables = [f for f in pending if f.kind != "schedule"], [f for f in pending if f.kind == "schedule"]
+    buffers = Buffers(max(f.region.bytes for f in prepared.plan.files))
     progress.start("compiling", _read_bytes(prepared, pending), len(pending))
 
     def one(file: FilePlan) -> Done:
-        data, sources = maker.make(file, progress.advance)
+        data, sources = maker.make(file, buffers.mine(), progress.advance)
         done = workspace.write(file.path, data.data, sources)
         progress.item_done(file.path)
         return done
 
     pool = ThreadPoolExecutor(prepared.request.jobs, thread_name_prefix="compile")
     try:
+        futures = [pool.submit(one, file) for file in weights]
         maker.tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))
         folded = {
             name: maker.hash_only(checkpoint.tensors[name], progress.advance)
             for name in table_sources(checkpoint.geometry)
         }
-        futures: list[Future[Done]] = [pool.submit(one, file) for file in pending]
+        futures += [pool.submit(one, file) for file in tables]
         wait(futures, return_when=FIRST_EXCEPTION)
         fresh = {done.path: done for done in _results(futures)}
     finally:
@@ -108,9 +114,9 @@ def _read_bytes(prepared: Prepared, files: list[FilePlan]) -> int:
 def _results(futures: list[Future[Done]]) -> list[Done]:
     """Results of all, or the first failure that is not merely a consequence of another."""
     for future in futures:
-        if future.done() and not future.cancelled() and (error := future.exception()) is not None:
-            if not isinstance(error, InterruptedBuildError):
-                raise error
+        error = future.exception() if future.done() and not future.cancelled() else None
+        if error is not None and not isinstance(error, InterruptedBuildError):
+            raise error
     return [future.result() for future in futures]
 
 

@@ -229,17 +229,13 @@ def test_rope_axes_of_the_published_model() -> None:
 
 def test_an_embedder_that_is_missing_is_named(tiny: Model) -> None:
     tensors = {k: v for k, v in tiny.tensors.items() if k != "condition_embedder_lora.time_proj.bias"}
-    with pytest.raises(
-        CheckpointError, match=r"'condition_embedder_lora\.time_proj\.bias' is missing"
-    ) as caught:
+    with pytest.raises(CheckpointError, match=r"'condition_embedder_lora\.time_proj\.bias' is missing") as caught:
         fold_tables(TINY, tensors, make_schedule())
     assert caught.value.expected == "shape [1536]"
 
 
 def test_a_table_of_another_width_is_named(tiny: Model) -> None:
-    other = from_array(
-        "blocks.1.scale_shift_table", np.zeros((1, 6, 128), np.float32), origin="big.safetensors"
-    )
+    other = from_array("blocks.1.scale_shift_table", np.zeros((1, 6, 128), np.float32), origin="big.safetensors")
     with pytest.raises(CheckpointError, match=r"'blocks\.1\.scale_shift_table' has a shape") as caught:
         fold_tables(TINY, {**tiny.tensors, "blocks.1.scale_shift_table": other}, make_schedule())
     assert (caught.value.where, caught.value.found) == ("big.safetensors", "[1, 6, 128]")

@@ -29,9 +29,7 @@ GOLDEN = {
 def made_up(shape: tuple[int, ...], salt: int) -> np.ndarray:
     """float32 in [-0.25, 0.25] from integers and one exact division: the same everywhere, unlike a generator's."""
     index = np.arange(int(np.prod(shape)), dtype=np.int64) + 7919 * salt
-    return ((index * index * 31 + index * 17) % 2049 - 1024).astype(np.float32).reshape(shape) / np.float32(
-        4096
-    )
+    return ((index * index * 31 + index * 17) % 2049 - 1024).astype(np.float32).reshape(shape) / np.float32(4096)
 
 
 def functions_digest() -> str:

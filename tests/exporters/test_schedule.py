@@ -40,9 +40,7 @@ def test_sigmas_and_step_sizes_are_the_samplers_float32_values() -> None:
 
 
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=12, unique=True), st.integers(0, 1000))
-def test_any_descending_list_chains_down_to_zero_and_routes_by_the_boundary(
-    times: list[int], boundary: int
-) -> None:
+def test_any_descending_list_chains_down_to_zero_and_routes_by_the_boundary(times: list[int], boundary: int) -> None:
     steps = make_schedule(sorted(times, reverse=True), boundary=boundary)
     assert all(a.sigma_next == b.sigma for a, b in itertools.pairwise(steps))
     assert steps[-1].sigma_next == 0.0

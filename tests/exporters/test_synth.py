@@ -245,9 +245,7 @@ def test_an_existing_file_is_kept_unless_overwriting_is_asked_for(tmp_path: Path
     assert len(shapes_in(path)) == len(canonical_tensors(TINY))
 
 
-@pytest.mark.parametrize(
-    ("name", "what"), [("nowhere/m.safetensors", "folder .* doesn't exist"), (".", "a folder is")]
-)
+@pytest.mark.parametrize(("name", "what"), [("nowhere/m.safetensors", "folder .* doesn't exist"), (".", "a folder is")])
 def test_a_place_that_cannot_hold_the_file_is_refused(tmp_path: Path, name: str, what: str) -> None:
     with pytest.raises(CheckpointError, match=what):
         write_checkpoint(tmp_path / name, TINY, overwrite=True)
