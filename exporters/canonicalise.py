@@ -61,7 +61,7 @@ def canonicalise_checkpoint(store: Store) -> CanonicalStore:
         raise foreign_error(tensors, where)
     parts = collect(tensors, where, alone=False)
     stripped, prefixes, useless = _strip(parts.rest, where)
-    layout = detect_layout(stripped)
+    layout = detect_layout(stripped, where)
     assert layout is not None  # noqa: S101 - `what_is` found keys of blocks
     base: dict[str, Tensor] = {}
     unknown: list[str] = []

@@ -67,7 +67,10 @@ def open_store(path: Path, *, join: bool = False) -> Store:
             fix="check the path" + (" (a broken symbolic link?)" if path.is_symlink() else ""),
         )
     with ExitStack() as stack:
-        store = _open_folder(path, stack, join) if path.is_dir() else _open_file_or_index(path, stack)
+        try:
+            store = _open_folder(path, stack, join) if path.is_dir() else _open_file_or_index(path, stack)
+        except OSError as error:
+            raise CheckpointError(f"this cannot be read: {error.strerror or error}", where=str(path)) from error
         store.resources.push(stack.pop_all())
     return store
 
@@ -91,7 +94,6 @@ def _open_file(path: Path, stack: ExitStack) -> Store:
         stack.callback(file.close)
         return Store(path, path.parent, "one safetensors file", file.tensors, file.metadata)
     tensors, others = open_pickle(path, kind)
-    stack.callback(tensors.clear)  # the last reference to the mapped storages
     return Store(path, path.parent, "one PyTorch file", tensors, not_tensors=others)
 
 

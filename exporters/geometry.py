@@ -53,13 +53,22 @@ def geometry_of(
     geometry = Geometry(
         layers=_layers(base, where), width=width, ffn_width=ffn_width, heads=count, text_width=text_width,
         in_channels=in_channels, out_channels=head_rows // volume, patch=patch_size, freq_dim=freq_dim,
-        cross_attn_norm="blocks.0.norm2.weight" in base,
+        cross_attn_norm=any(".norm2." in name for name in base),
         text_tokens=text_tokens or config.text_tokens or 512,
         eps=eps or config.eps or 1e-6,
         rope_max_positions=config.rope_max_positions or 1024,
     )  # fmt: skip
     _check_config(geometry, config)
-    check_shapes(base, base_tensors(geometry), where)
+    expected = base_tensors(geometry)
+    check_shapes(base, expected, where)
+    surplus = [name for name in base if name not in expected]
+    if surplus:
+        raise CheckpointError(
+            f"{len(surplus)} tensors have no place in a model of this size",
+            where=where,
+            found=shorten(surplus),
+            fix="give an unmodified checkpoint",
+        )
     return geometry, notes
 
 

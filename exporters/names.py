@@ -157,7 +157,7 @@ def strip_prefixes(key: str) -> tuple[str, str]:
     return seen, rest
 
 
-def detect_layout(keys: Iterable[str]) -> Layout | None:
+def detect_layout(keys: Iterable[str], where: str = "") -> Layout | None:
     """Which layout these keys (prefixes stripped) are in; None when they aren't a Wan transformer's.
 
     Raises:
@@ -175,6 +175,7 @@ def detect_layout(keys: Iterable[str]) -> Layout | None:
     if wan and diffusers:
         raise CheckpointError(
             "this checkpoint mixes official Wan names and diffusers names",
+            where=where,
             expected="one naming scheme for the whole file",
             found=f"{wan!r} (official) and {diffusers!r} (diffusers)",
             fix="convert the file to one scheme, or give the two models apart (--adapter takes the detail expert)",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import warnings
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -78,14 +79,10 @@ def _check_zip(path: Path) -> None:
 
 
 def _load(path: Path, *, mmap: bool) -> object:
-    import torch
-
     try:
-        # Newer torch goes by the suffix where it is given a path; a map needs the path.
-        if mmap and path.suffix != ".safetensors":
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        with path.open("rb") as file:
-            return torch.load(file, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pickle protocols: what cannot be read raises
+            return _torch_load(path, mmap)
     except pickle.UnpicklingError as error:
         reason = re.search(r"(?:Unsupported (?:global|class|operand)[^\n.]*|GLOBAL [\w.]+)", str(error))
         raise CheckpointError(
@@ -103,6 +100,16 @@ def _load(path: Path, *, mmap: bool) -> object:
             found=f"{type(error).__name__}: {str(error).splitlines()[0][:200] if str(error) else 'no message'}",
             fix=_DOWNLOAD_AGAIN,
         ) from error
+
+
+def _torch_load(path: Path, mmap: bool) -> object:
+    import torch
+
+    # Newer torch goes by the suffix where it is given a path, and a map needs the path.
+    if mmap and path.suffix != ".safetensors":
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    with path.open("rb") as file:
+        return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def _is_tensor(value: object) -> bool:

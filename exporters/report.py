@@ -46,5 +46,8 @@ class Report:
             linear, worst = max(self.left_out_energy.items(), key=lambda item: item[1])
             out.append(f"energy left out: at most {worst:.3g} ({linear}) in {len(self.left_out_energy)} linears")
         out += [f"note: {note}" for note in self.notes]
-        out += [f"ignored: {i.name}: {i.reason}" for i in self.ignored]
+        by_reason: dict[str, list[str]] = {}
+        for ignored in self.ignored:
+            by_reason.setdefault(ignored.reason, []).append(ignored.name)
+        out += [f"ignored ({reason}): {', '.join(names)}" for reason, names in by_reason.items()]
         return out

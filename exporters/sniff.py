@@ -45,6 +45,8 @@ def kind_of(path: Path) -> Kind:
     Raises:
         CheckpointError: the file is empty, unreadable, or something that holds no checkpoint; says what it is.
     """
+    if not path.is_file():
+        raise CheckpointError("this is not a regular file", where=str(path), fix="give a file or a folder of files")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

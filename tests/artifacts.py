@@ -39,6 +39,8 @@ class Spec:
     ffn_width: int = 80
     heads: int = 1
     rank: int = 16
+    linears: int = 8
+    """How many of a block's attention linears there are."""
     seed: int = 0
 
 
@@ -148,7 +150,7 @@ def _floats(rng: np.random.Generator, name: str, kind: m.TensorKind, shape: tupl
 
 
 def _block(rng: np.random.Generator, s: Spec, block: int) -> Iterator[Blob]:
-    shapes = dict.fromkeys(ATTENTION, (s.width, s.width))
+    shapes = dict.fromkeys(ATTENTION[: s.linears], (s.width, s.width))
     shapes |= {FFN[0]: (s.ffn_width, s.width), FFN[1]: (s.width, s.ffn_width)}
     weights, scales, biases = [], [], []
     for linear, (n, k) in shapes.items():
@@ -165,7 +167,7 @@ def _block(rng: np.random.Generator, s: Spec, block: int) -> Iterator[Blob]:
 
 
 def _adapter(rng: np.random.Generator, s: Spec, block: int) -> Iterator[Blob]:
-    for linear in ATTENTION[:2]:
+    for linear in ATTENTION[: min(s.linears, 2)]:
         for factor, shape in (("lora_A", (s.rank, s.width)), ("lora_B", (s.width, s.rank))):
             name = f"blocks.{block}.{linear}.{factor}.weight"
             yield from _weight(rng, name, "adapter", *shape, linear=linear, block=block, expert="detail")

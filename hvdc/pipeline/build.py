@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from exporters.adaln import Tables, fold_tables
 from exporters.checkpoint import Checkpoint
+from exporters.errors import CheckpointError
 from hvdc import __version__
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import (
@@ -51,13 +52,18 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     """Write the artifact of ``prepared.request.output``.
 
     Raises HvdcError, CheckpointError. On any exception, KeyboardInterrupt included, the output does not exist (or is
-    still the artifact from before) and the ``.partial`` directory holds whole files that `--resume` goes on with.
+    still the artifact from before) and the ``.partial`` directory holds whole files that `--resume` goes on with;
+    after CheckpointError it is gone, for no resumed build of that checkpoint could succeed.
     """
     request = prepared.request
     assert request.output is not None
     with Workspace(request.output, fingerprint(prepared), resume=request.resume) as workspace:
         resumed = len(workspace.done)
-        done, folded = _data_files(prepared, workspace, progress)
+        try:
+            done, folded = _data_files(prepared, workspace, progress)
+        except CheckpointError:
+            workspace.discard()
+            raise
         sources = {name: value for entry in done for name, value in entry.sources.items()} | folded
         manifest = make_manifest(prepared, done, source_sha256(prepared.checkpoint, sources))
         data = manifest.to_json()

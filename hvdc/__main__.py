@@ -1,0 +1,5 @@
+"""``python -m hvdc``."""
+
+from hvdc.cli.main import main
+
+main()

@@ -1,0 +1,74 @@
+"""Makes the corpus of damaged artifacts: ``python -m tests.malformed.make``. A test fails when it is stale.
+
+``base/`` is a whole tiny artifact. Every other folder holds the files that take the place of the base's; ``cases.json``
+says which files are missing, and what C and Python answer after the deep checks. Each case is named after the attack or
+the accident.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.artifacts import make_artifact
+from tests.malformed import file_cases, index_cases
+from tests.malformed.registry import BASE, CASES
+
+CORPUS = Path(__file__).resolve().parent
+MODULES = (file_cases, index_cases)
+"""Importing them fills `CASES`."""
+
+
+def make(target: Path) -> None:
+    """Write the corpus into an existing folder."""
+    base = files_of(make_artifact(target / "base", BASE))
+    rows = []
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder) / "artifact"
+            shutil.copytree(target / "base", root)
+            case.damage(root)
+            damaged = files_of(root)
+        missing = sorted(set(base) - set(damaged))
+        rows.append({"name": case.name, "code": case.code.name, "python": case.python.name, "missing": missing})
+        for path, content in damaged.items():
+            if base.get(path) != content:
+                (target / case.name / path).parent.mkdir(parents=True, exist_ok=True)
+                (target / case.name / path).write_bytes(content)
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    (target / "cases.json").write_text(f"[\n{lines}\n]\n", "utf-8")
+
+
+def files_of(root: Path) -> dict[str, bytes]:
+    """Relative path -> bytes of every file below a folder."""
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def assemble(corpus: Path, row: dict[str, object], root: Path) -> Path:
+    """Put a case of the corpus together in the new folder ``root``."""
+    shutil.copytree(corpus / "base", root)
+    missing = row["missing"]
+    assert isinstance(missing, list)
+    for path in missing:
+        (root / path).unlink()
+        if not any((root / path).parent.iterdir()):
+            (root / path).parent.rmdir()
+    overlay = corpus / str(row["name"])
+    if overlay.is_dir():
+        shutil.copytree(overlay, root, dirs_exist_ok=True)
+    return root
+
+
+def main() -> None:
+    """Replace the kept corpus."""
+    for path in CORPUS.iterdir():
+        if path.is_dir() and path.name != "__pycache__":
+            shutil.rmtree(path)
+    make(CORPUS)
+    print(f"{len(CASES)} cases")
+
+
+if __name__ == "__main__":
+    main()

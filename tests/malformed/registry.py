@@ -1,0 +1,121 @@
+"""How a case of the corpus is written down: a name, the code that readers answer, and the damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdc.artifact import records
+from hvdc.artifact.codes import Code
+from hvdc.artifact.index_write import build_index
+from hvdc.artifact.manifest import INDEX_NAME, MANIFEST_NAME, TensorEntry
+from tests.artifacts import Spec, edit_tensor, read_manifest
+from tests.index_edit import IndexEdit, edited, with_fields
+
+BASE = Spec(layers=1, width=32, ffn_width=40, rank=16, linears=1)
+REGION, ADAPTER, SCHEDULE = "regions/block-000.bin", "adapters/detail-000.bin", "schedule/tables.bin"
+WEIGHT = "blocks.0.attn1.to_q.weight"
+FACTOR = "blocks.0.attn1.to_q.lora_A.weight"
+BIAS = "blocks.0.ffn.net.0.proj.bias"
+ROPE = "schedule.rope_freqs_frame"
+ADALN = "schedule.adaln"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A way to damage an artifact. ``python`` differs from ``code`` where only Python reads the manifest."""
+
+    name: str
+    code: Code
+    python: Code
+    damage: Callable[[Path], None]
+
+
+CASES: list[Case] = []
+
+
+def case(code: Code, python: Code | None = None) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+    """Register a case under its function's name; the function changes the artifact at the path that it gets."""
+
+    def register(damage: Callable[[Path], None]) -> Callable[[Path], None]:
+        name = damage.__name__.strip("_").replace("_", "-")
+        CASES.append(Case(name, code, code if python is None else python, damage))
+        return damage
+
+    return register
+
+
+def index_case(code: Code, name: str, change: Callable[[IndexEdit], object], python: Code | None = None) -> None:
+    """Register a case that changes tables of the index only."""
+
+    def damage(root: Path) -> None:
+        with edited(root) as edit:
+            change(edit)
+
+    CASES.append(Case(name, code, code if python is None else python, damage))
+
+
+def raw_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> None:
+    """Register a case that changes the bytes of the index."""
+
+    def damage(root: Path) -> None:
+        (root / INDEX_NAME).write_bytes(change((root / INDEX_NAME).read_bytes()))
+
+    CASES.append(Case(name, code, code, damage))
+
+
+def tensor_case(code: Code, name: str, tensor: str, change: Callable[[bytearray, TensorEntry], object]) -> None:
+    """Register a case that changes stored bytes, with every hash made right again."""
+
+    def damage(root: Path) -> None:
+        def edit(part: bytearray, entry: TensorEntry) -> None:
+            change(part, entry)
+
+        edit_tensor(root, tensor, edit)
+
+    CASES.append(Case(name, code, code, damage))
+
+
+def manifest_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> None:
+    """Register a case that changes the manifest, with its hash in index.bin made right: only Python can object."""
+
+    def damage(root: Path) -> None:
+        text = change((root / MANIFEST_NAME).read_bytes())
+        index = build_index(read_manifest(root), text)
+        (root / MANIFEST_NAME).write_bytes(text)
+        (root / INDEX_NAME).write_bytes(index)
+
+    CASES.append(Case(name, Code.OK, code, damage))
+
+
+def put(part: bytearray, at: int, value: bytes) -> None:
+    """Overwrite bytes in place."""
+    at %= len(part)
+    part[at : at + len(value)] = value
+
+
+def setter(table: str, field: str, row: int | str, value: object) -> Callable[[IndexEdit], object]:
+    """A change of one field of one record; a tensor's row may be its name."""
+
+    def change(edit: IndexEdit) -> None:
+        column = getattr(edit, table)[field]
+        at = edit.id(row) if isinstance(row, str) else row
+        column[at] = value(edit) if callable(value) else value
+
+    return change
+
+
+def section(row: int, **fields: int) -> Callable[[bytes], bytes]:
+    """A change of an entry of the section table."""
+    return lambda data: with_fields(data, records.SECTION, records.HEADER.bytes + row * records.SECTION.bytes, fields)
+
+
+def header(**fields: int) -> Callable[[bytes], bytes]:
+    """A change of the header."""
+    return lambda data: with_fields(data, records.HEADER, 0, fields)
+
+
+def both(*changes: Callable[[IndexEdit], object]) -> Callable[[IndexEdit], object]:
+    """Several changes of one index."""
+    return lambda edit: [change(edit) for change in changes]
