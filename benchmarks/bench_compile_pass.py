@@ -35,7 +35,7 @@ def main(checkpoint: Path, artifact: Path, directory: Path) -> None:
     shutil.rmtree(out)
 
 
-def _write(path: Path, data: memoryview, size: int, digest: "hashlib._Hash") -> None:
+def _write(path: Path, data: memoryview, size: int, digest: hashlib._Hash) -> None:
     with path.open("wb", buffering=0) as file:
         left = size
         while left:

@@ -37,9 +37,9 @@ import numpy.typing as npt
 
 from exporters.errors import CheckpointError
 from exporters.model import EMBEDDER, Geometry, canonical_tensors
-from exporters.portable_math import Float64Array, exp, finite, linear64, rational_power, silu, sincos
+from exporters.portable_math import Float64Array, exp, linear64, rational_power, silu, sincos
 from exporters.schedule import Step
-from exporters.tensor import Float32Array, Tensor
+from exporters.tensor import Float32Array, Tensor, check_finite
 
 _LOG_MAX_PERIOD = np.float32(9.210340371976184)
 """ln 10000, the longest period of the sinusoid: diffusers' default, fixed for Wan. Not RoPE's theta."""
@@ -100,7 +100,7 @@ def fold_tables(geometry: Geometry, tensors: Mapping[str, Tensor], steps: Sequen
 
     def table(name: str) -> Float64Array:
         tensor = need(name)
-        values: Float64Array = finite(tensor, tensor.read())[0].astype(np.float64)
+        values: Float64Array = check_finite(tensor, tensor.read())[0].astype(np.float64)
         return values
 
     adaln = np.empty((len(steps), geometry.layers, 6, width), dtype=np.float32)

@@ -9,9 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-import numpy as np
-import numpy.typing as npt
-
 from exporters.adapters import DCM_ALPHA_OVER_RANK, Detail, Parts, assemble
 from exporters.canonicalise import CanonicalStore, canonicalise_adapter, canonicalise_checkpoint
 from exporters.config import AlphaConfig, alpha_config, model_config
@@ -207,25 +204,3 @@ def _check_dtypes(tensors: Iterable[Tensor]) -> None:
                 expected=", ".join(DECODABLE),
                 fix="give the checkpoint before it was quantised",
             )
-
-
-def check_finite(name: str, array: npt.NDArray[np.floating], first_row: int = 0) -> None:
-    """Raises if ``array`` (rows of the tensor ``name`` from ``first_row`` on) holds NaN or infinity.
-
-    Raises:
-        CheckpointError: names the tensor and the first index that is not finite.
-    """
-    # Maximum and minimum pass NaN on and are several times faster than isfinite on the whole array.
-    if array.size == 0 or (np.isfinite(array.max()) and np.isfinite(array.min())):
-        return
-    at = [int(i) for i in np.argwhere(~np.isfinite(array))[0]]
-    value = float(array[tuple(at)])
-    if at:
-        at[0] += first_row
-    raise CheckpointError(
-        f"{name!r} holds a value that is not finite",
-        where=f"{name} {at}",
-        expected="finite numbers",
-        found=str(value),
-        fix="the training run diverged or the file is damaged: give another checkpoint",
-    )

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from exporters.errors import CheckpointError
-from exporters.tensor import Float32Array, Tensor
+from exporters.tensor import Tensor, check_finite
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -176,7 +176,7 @@ def linear64(weight: Tensor, bias: Tensor, x: Float64Array) -> Float64Array:
     y = np.empty((x.shape[0], rows), dtype=np.float64)
     for start in range(0, rows, _ROWS_AT_ONCE):
         stop = min(start + _ROWS_AT_ONCE, rows)
-        block = finite(weight, weight.rows(start, stop), start)
+        block = check_finite(weight, weight.rows(start, stop), start)
         columns = np.ascontiguousarray(block.T, dtype=np.float64)  # [K, rows]: one k is contiguous
         total = np.zeros((x.shape[0], stop - start), dtype=np.float64)
         product = np.empty_like(total)
@@ -184,25 +184,4 @@ def linear64(weight: Tensor, bias: Tensor, x: Float64Array) -> Float64Array:
             np.multiply(columns[k], x[:, k : k + 1], out=product)
             np.add(total, product, out=total)
         y[:, start:stop] = total
-    return np.add(y, finite(bias, bias.read()).astype(np.float64))
-
-
-def finite(tensor: Tensor, values: Float32Array, first_row: int = 0) -> Float32Array:
-    """``values`` (rows of ``tensor`` from ``first_row`` on), unless one of them is NaN or infinite.
-
-    Raises:
-        CheckpointError: names the tensor and the index of the first offender.
-    """
-    good = np.isfinite(values)
-    if good.all():
-        return values
-    index = [int(i) for i in np.unravel_index(int(np.argmin(good)), values.shape)]
-    found = values[tuple(index)]
-    index[0] += first_row
-    raise CheckpointError(
-        f"tensor {tensor.name!r} holds a value that is not finite",
-        where=tensor.origin,
-        expected="finite numbers",
-        found=f"{found} at index {index}",
-        fix="download or export the checkpoint again; training may have diverged",
-    )
+    return np.add(y, check_finite(bias, bias.read()).astype(np.float64))

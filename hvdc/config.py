@@ -42,13 +42,9 @@ class CompileConfig(BaseModel):
         None
     )
     max_left_out_energy: Annotated[
-        float,
-        Field(
-            ge=0,
-            le=1,
-            description="largest share of ‖ΔW‖² that the split of a merged checkpoint may leave out",
-        ),
-    ] = 0.01
+        float | None,
+        Field(ge=0, le=1, description="largest share of ‖ΔW‖² that the split of a merged checkpoint may leave out"),
+    ] = None
     heads: Annotated[
         int | None, Field(ge=1, description="attention heads, where no config tells; else width / 128")
     ] = None

@@ -102,13 +102,19 @@ def read_manifest(root: Path) -> Manifest:
 
 
 def replace_data(root: Path, path: str, data: bytes) -> None:
-    """Give a data file other bytes and every hash that covers them, so that only deeper checks can object."""
+    """Give a data file other bytes and every hash that covers them, so that only deeper checks can object.
+
+    The manifest is edited as text: what else is written in it stays as it is.
+    """
     (root / path).write_bytes(data)
-    manifest = read_manifest(root)
-    sha = hashlib.sha256(data).hexdigest()
-    files = tuple(f.model_copy(update={"sha256": sha}) if f.path == path else f for f in manifest.files)
-    identity = m.model_sha256([(f.path, f.bytes, f.sha256) for f in files])
-    write_manifest(root, manifest.model_copy(update={"files": files, "model_sha256": identity}))
+    old, text = read_manifest(root), (root / m.MANIFEST_NAME).read_bytes()
+    hashes = {f.path: f.sha256 for f in old.files} | {path: hashlib.sha256(data).hexdigest()}
+    identity = m.model_sha256([(f.path, f.bytes, hashes[f.path]) for f in old.files])
+    sha256 = next(f.sha256 for f in old.files if f.path == path)
+    for before, after in ((sha256, hashes[path]), (old.model_sha256, identity)):
+        text = text.replace(before.encode("ascii"), after.encode("ascii"))
+    (root / m.MANIFEST_NAME).write_bytes(text)
+    (root / m.INDEX_NAME).write_bytes(build_index(read_manifest(root), text))
 
 
 def edit_tensor(root: Path, name: str, edit: Callable[[bytearray, TensorEntry], None]) -> None:

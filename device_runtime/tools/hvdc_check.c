@@ -1,6 +1,7 @@
 /* hvdc_check: answers questions on standard input, one line each; a test asks thousands of one process.
  *
  *   index N        and N bytes: is this an index.bin?
+ *   sha256 N       and N bytes: their SHA-256, as "0 OK DIGEST"
  *   open PATH      does this artifact open?
  *   deep PATH      is it sound to the last byte?
  *
@@ -11,6 +12,7 @@
 #include <string.h>
 
 #include "index.h"
+#include "sha256.h"
 
 static void answer(enum hvdc_code code, const hvdc_error *error) {
     char line[HVDC_ERROR_FILE_BYTES + HVDC_ERROR_MESSAGE_BYTES + 4];
@@ -21,21 +23,36 @@ static void answer(enum hvdc_code code, const hvdc_error *error) {
     (void)fflush(stdout);
 }
 
-/* The bytes are in an allocation of exactly their size, so that AddressSanitizer sees every step beyond them. */
-static bool check_index(const char *argument) {
-    char *end;
+static void answer_index(const uint8_t *data, uint64_t bytes) {
     hvdc_index index;
     hvdc_error error = {.code = HVDC_E_OK};
+    enum hvdc_code code = hvdc_index_parse(data, bytes, &index, &error);
+    answer(code, &error);
+    if (code == HVDC_E_OK) hvdc_index_free(&index);
+}
+
+static void answer_sha256(const uint8_t *data, uint64_t bytes) {
+    uint8_t digest[HVDC_SHA256_BYTES];
+    hvdc_sha256 sha;
+    hvdc_sha256_init(&sha);
+    hvdc_sha256_update(&sha, data, (size_t)bytes / 3u); /* in two pieces, so that blocks straddle them */
+    hvdc_sha256_update(&sha, data + bytes / 3u, (size_t)(bytes - bytes / 3u));
+    hvdc_sha256_final(&sha, digest);
+    (void)fputs("0 OK ", stdout);
+    for (size_t i = 0; i < sizeof digest; i++) (void)printf("%02x", (unsigned)digest[i]);
+    (void)putchar('\n');
+    (void)fflush(stdout);
+}
+
+/* Reads the bytes into an allocation of exactly their size, so that AddressSanitizer sees every step beyond them. */
+static bool with_bytes(const char *argument, void (*ask)(const uint8_t *data, uint64_t bytes)) {
+    char *end;
     errno = 0;
     unsigned long long bytes = strtoull(argument, &end, 10);
     if (errno != 0 || *end != '\n' || bytes > HVDC_MAX_INDEX_BYTES + 4096u) return false;
     uint8_t *data = malloc(bytes > 0 ? (size_t)bytes : 1u);
     bool good = data != NULL && fread(data, 1, (size_t)bytes, stdin) == bytes;
-    if (good) {
-        enum hvdc_code code = hvdc_index_parse(data, bytes, &index, &error);
-        answer(code, &error);
-        if (code == HVDC_E_OK) hvdc_index_free(&index);
-    }
+    if (good) ask(data, bytes);
     free(data);
     return good;
 }
@@ -56,7 +73,9 @@ int main(void) {
     while (fgets(line, sizeof line, stdin) != NULL) {
         bool good = false;
         if (strncmp(line, "index ", 6) == 0)
-            good = check_index(line + 6);
+            good = with_bytes(line + 6, answer_index);
+        else if (strncmp(line, "sha256 ", 7) == 0)
+            good = with_bytes(line + 7, answer_sha256);
         else if (strncmp(line, "open ", 5) == 0)
             good = check_artifact(line + 5, false);
         else if (strncmp(line, "deep ", 5) == 0)

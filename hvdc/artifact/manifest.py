@@ -27,6 +27,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 Size = Annotated[int, Field(ge=1, lt=2**32)]
 Bytes = Annotated[int, Field(ge=0, lt=2**63)]
+ParameterCount = Annotated[int, Field(ge=1, lt=2**63)]
 TensorName = Annotated[str, Field(pattern=f"^{records.NAME_PATTERN}$", max_length=records.TEXT_LIMIT)]
 FilePath = Annotated[str, Field(pattern=f"^{records.PATH_PATTERN}$", max_length=records.TEXT_LIMIT)]
 
@@ -141,11 +142,11 @@ class Source(Model):
 class Parameters(Model):
     """Parameter counts of the source model that the memory accounting needs."""
 
-    base: Size
+    base: ParameterCount
     """The semantic expert, whole."""
-    text_embedder: Size
+    text_embedder: ParameterCount
     """Its text projection, which the CPU runs once per prompt."""
-    ffn_pair: Size
+    ffn_pair: ParameterCount
     """Weights of one block's feed-forward pair, without biases."""
 
 

@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import click
 
-from exporters.checkpoint import open_checkpoint
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.validate import validate_deep
 from hvdc.cli.output import describe_error, out, print_json, progress_for, table
 from hvdc.errors import Exit
 from hvdc.pipeline.against import Comparison, compare
+from hvdc.pipeline.prepare import open_configured
 from hvdc.pipeline.progress import Progress
 
 
@@ -52,16 +52,7 @@ def command(
                 checks["deep"] = validate_deep(opened, _by_file(progress))
                 progress.finish()
             if against is not None:
-                config = opened.manifest.configuration
-                with open_checkpoint(
-                    against,
-                    adapter=adapter,
-                    lora_alpha=config.lora_alpha,
-                    rank=config.rank,
-                    max_left_out_energy=config.max_left_out_energy,
-                    heads=config.heads,
-                    text_tokens=config.text_tokens,
-                ) as checkpoint:
+                with open_configured(against, adapter, opened.manifest.configuration) as checkpoint:
                     comparison = compare(opened, checkpoint, progress)
                 checks["against"] = list(comparison.findings)
     except ArtifactError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
+import threading
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,7 +58,8 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     """
     request = prepared.request
     assert request.output is not None
-    with Workspace(request.output, fingerprint(prepared), resume=request.resume) as workspace:
+    identity = fingerprint(prepared)
+    with Workspace(request.output, identity, resume=request.resume, replace=request.force) as workspace:
         resumed = len(workspace.done)
         try:
             done, folded = _data_files(prepared, workspace, progress)
@@ -84,15 +86,18 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
     pending = [f for f in prepared.plan.files if f.path not in workspace.done]
     weights, tables = [f for f in pending if f.kind != "schedule"], [f for f in pending if f.kind == "schedule"]
     buffers = Buffers(max(f.region.bytes for f in prepared.plan.files))
+    computing = threading.Semaphore(prepared.request.jobs)
     progress.start("compiling", _read_bytes(prepared, pending), len(pending))
 
     def one(file: FilePlan) -> Done:
-        data, sources = maker.make(file, buffers.mine(), progress.advance)
+        with computing:
+            data, sources = maker.make(file, buffers.mine(), progress.advance)
         done = workspace.write(file.path, data.data, sources)
         progress.item_done(file.path)
         return done
 
-    pool = ThreadPoolExecutor(prepared.request.jobs, thread_name_prefix="compile")
+    # One thread more than may compute: while it waits for the disk, all cores go on.
+    pool = ThreadPoolExecutor(prepared.request.jobs + 1, thread_name_prefix="compile")
     try:
         futures = [pool.submit(one, file) for file in weights]
         maker.tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))

@@ -17,8 +17,10 @@ import numpy as np
 
 from exporters import model
 from exporters.checkpoint import Checkpoint, open_checkpoint
+from exporters.errors import CheckpointError
 from exporters.model import Geometry
 from exporters.schedule import DCM_BOUNDARY, DCM_TIMESTEPS, Step, make_schedule, unused_expert_notes
+from exporters.split import DEFAULT_MAX_LEFT_OUT_ENERGY
 from hvdc import __version__
 from hvdc.artifact.manifest import Parameters, Video
 from hvdc.config import CompileConfig
@@ -52,11 +54,11 @@ class Request:
     force: bool = False
 
     def inputs(self) -> list[Path]:
-        """The files that the tensors come from."""
+        """The files of checkpoint and adapter. What hvdc itself writes there, as in `compile . -o out.hvdc`, is none."""
         paths = [path for path in (self.checkpoint, self.adapter) if path is not None]
-        return [
-            f for path in paths for f in ([path] if path.is_file() else sorted(filter(Path.is_file, path.rglob("*"))))
-        ]
+        files = [f for p in paths for f in ([p] if p.is_file() else sorted(filter(Path.is_file, p.rglob("*"))))]
+        made = (".hvdc", ".hvdc.partial")
+        return [f for f in files if not any(parent.name.endswith(made) for parent in f.parents)]
 
 
 @dataclass(frozen=True)
@@ -98,20 +100,25 @@ def prepare(request: Request) -> Prepared:
     if request.output is not None:
         check_output(request.output, force=request.force, resume=request.resume)
     load_target(request.config.target)
-    checkpoint = open_checkpoint(
-        request.checkpoint,
-        adapter=request.adapter,
-        lora_alpha=request.config.lora_alpha,
-        rank=request.config.rank,
-        max_left_out_energy=request.config.max_left_out_energy,
-        heads=request.config.heads,
-        text_tokens=request.config.text_tokens,
-    )
+    checkpoint = open_configured(request.checkpoint, request.adapter, request.config)
     try:
         return decide(request, checkpoint)
     except BaseException:
         checkpoint.close()
         raise
+
+
+def open_configured(path: Path, adapter: Path | None, config: CompileConfig) -> Checkpoint:
+    """Open a checkpoint as a configuration says. Raises CheckpointError."""
+    return open_checkpoint(
+        path,
+        adapter=adapter,
+        lora_alpha=config.lora_alpha,
+        rank=config.rank,
+        max_left_out_energy=_left_out_limit(config),
+        heads=config.heads,
+        text_tokens=config.text_tokens,
+    )
 
 
 def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
@@ -125,8 +132,16 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     needs = Needs(
         input_bytes=sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()),
         disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
-        memory_bytes=BASE_MEMORY_BYTES + request.jobs * max(f.region.bytes for f in plan.files),
+        memory_bytes=BASE_MEMORY_BYTES + (request.jobs + 1) * max(f.region.bytes for f in plan.files),
     )
+    if geometry.rank and geometry.alpha_over_rank <= 0:
+        raise CheckpointError(
+            "the adapter's alpha is negative, and it is folded into scales, which are positive",
+            where=str(checkpoint.path),
+            expected="alpha / rank above 0",
+            found=f"{geometry.alpha_over_rank:g}",
+            fix="negate lora_B and alpha when saving the adapter: that is the same adapter",
+        )
     if request.output is not None:
         _check_disk(request.output, needs)
     config = request.config.model_copy(
@@ -135,6 +150,7 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
             "expert_boundary": _boundary(request.config),
             "rank": geometry.rank or None,
             "lora_alpha": geometry.alpha_over_rank * geometry.rank if geometry.rank else None,
+            "max_left_out_energy": _left_out_limit(request.config),
             "heads": geometry.heads,
             "text_tokens": geometry.text_tokens,
         }
@@ -145,11 +161,20 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
 
 def _schedule(config: CompileConfig, geometry: Geometry) -> tuple[Step, ...]:
     timesteps = DCM_TIMESTEPS if config.timesteps is None else config.timesteps
-    return make_schedule(timesteps, boundary=_boundary(config), experts=geometry.experts)
+    try:
+        return make_schedule(timesteps, boundary=_boundary(config), experts=geometry.experts)
+    except CheckpointError as error:  # the list comes from the configuration, so it is not the checkpoint that is bad
+        raise UsageError(
+            error.what, where="timesteps", expected=error.expected, found=error.found, fix=error.fix
+        ) from error
 
 
 def _boundary(config: CompileConfig) -> int:
     return DCM_BOUNDARY if config.expert_boundary is None else config.expert_boundary
+
+
+def _left_out_limit(config: CompileConfig) -> float:
+    return DEFAULT_MAX_LEFT_OUT_ENERGY if config.max_left_out_energy is None else config.max_left_out_energy
 
 
 def _video(config: CompileConfig, geometry: Geometry) -> Video:
@@ -222,13 +247,9 @@ def parameters(g: Geometry) -> Parameters:
 
 def fingerprint(prepared: Prepared) -> str:
     """Identity of a build for `--resume`: inputs by path, size and time of change; configuration; plan; versions."""
-    request = prepared.request
-    inputs = [path for path in (request.checkpoint, request.adapter) if path is not None]
-    files = [
-        f for path in inputs for f in ([path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()))
-    ]
+    files = [(f.resolve(), f.stat()) for f in prepared.request.inputs()]
     identity = {
-        "inputs": [[os.fspath(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in files],
+        "inputs": [[os.fspath(path), status.st_size, status.st_mtime_ns] for path, status in files],
         "config": prepared.config.model_dump(mode="json"),
         "plan": [[f.path, f.region.bytes, len(f.tensors)] for f in prepared.plan.files],
         "versions": [__version__, np.__version__],

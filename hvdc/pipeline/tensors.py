@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from exporters.errors import CheckpointError
-from exporters.tensor import Float32Array, Tensor
+from exporters.tensor import Float32Array, Tensor, check_finite
 from hvdc.pipeline.artifact_plan import FilePlan, Role, TensorPlan
 from layouts.grid import pack_into
 from layouts.order import HMX_INT8_K4
@@ -90,8 +89,9 @@ class FileMaker:
                 q = np.zeros((padded, padded_k), np.int8)  # so that padding rows and columns are zero
             try:
                 scales[start : start + count] = quantize(rows, q[:count, :k])
-            except NonFiniteError as error:
-                raise _not_finite(source, [start + error.row, error.col], error.value) from error
+            except NonFiniteError:
+                check_finite(source, rows, start)  # says which tensor of which file
+                raise
             pack_into(HMX_INT8_K4, q, out[start * padded_k : (start + padded) * padded_k])
             advance(rows.nbytes)
         if plan.times_alpha:
@@ -102,7 +102,7 @@ class FileMaker:
         digest, at = ValueHash(), 0
         for start, rows in self._pieces(source):
             digest.update(rows)
-            _require_finite(source, start, rows)
+            check_finite(source, rows, start)
             out[at : at + rows.size] = rows.reshape(-1)
             at += rows.size
             advance(rows.nbytes)
@@ -113,7 +113,7 @@ class FileMaker:
         digest = ValueHash()
         for start, rows in self._pieces(source):
             digest.update(rows)
-            _require_finite(source, start, rows)
+            check_finite(source, rows, start)
             advance(rows.nbytes)
         return digest.digest()
 
@@ -134,19 +134,3 @@ def pieces(source: Tensor, multiple: int = 1) -> Iterator[tuple[int, Float32Arra
 
 def _slot(data: Buffer, place: Placement) -> Buffer:
     return data[place.offset : place.offset + place.bytes]
-
-
-def _require_finite(source: Tensor, start: int, rows: Float32Array) -> None:
-    if not np.isfinite(rows).all():
-        first = [int(i) for i in np.argwhere(~np.isfinite(rows))[0]]
-        raise _not_finite(source, [start + first[0], *first[1:]], float(rows[tuple(first)]))
-
-
-def _not_finite(source: Tensor, index: list[int], value: float) -> CheckpointError:
-    return CheckpointError(
-        f"the tensor {source.name!r} holds {value} at {index}",
-        where=source.origin,
-        expected="finite values",
-        found=str(value),
-        fix="the checkpoint is damaged or diverged in training; use another one",
-    )

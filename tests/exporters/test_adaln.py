@@ -244,13 +244,12 @@ def test_a_table_of_another_width_is_named(tiny: Model) -> None:
 def test_a_table_that_is_not_finite_is_named(tiny: Model) -> None:
     values = tiny.tensors["scale_shift_table"].read().copy()
     values[0, 1, 7] = np.nan
-    with pytest.raises(CheckpointError, match="'scale_shift_table' holds a value") as caught:
+    with pytest.raises(CheckpointError, match=r"'scale_shift_table' holds nan at \[0, 1, 7\]"):
         fold_tables(
             TINY,
             {**tiny.tensors, "scale_shift_table": from_array("scale_shift_table", values)},
             make_schedule(),
         )
-    assert caught.value.found == "nan at index [0, 1, 7]"
 
 
 def test_no_steps_no_tables(tiny: Model) -> None:

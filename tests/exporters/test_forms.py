@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from exporters.checkpoint import check_finite, open_checkpoint
+from exporters.checkpoint import open_checkpoint
 from exporters.errors import CheckpointError
 from exporters.model import TINY, base_tensors
 from exporters.names import LAYOUTS, spell
+from exporters.tensor import check_finite, from_array
 from tests.exporters.models import (
     ALPHA,
     GEOMETRY,
@@ -356,14 +357,13 @@ def test_opening_needs_neither_torch_nor_memory(tmp_path):
 
 
 def test_finite_check_names_the_first_bad_index():
+    weight = from_array("w", np.ones((20, 3), np.float32), "file: key")
     rows = np.ones((4, 3), np.float32)
-    check_finite("w", rows, 10)
-    check_finite("w", np.empty((0, 3), np.float32))
+    assert check_finite(weight, rows, 10) is rows
+    check_finite(weight, np.empty((0, 3), np.float32))
     rows[2, 1], rows[3, 0] = np.nan, np.inf
-    with pytest.raises(CheckpointError, match="not finite") as caught:
-        check_finite("w", rows, 10)
-    assert caught.value.where == "w [12, 1]"
-    assert caught.value.found == "nan"
-    with pytest.raises(CheckpointError) as caught:
-        check_finite("b", np.float32([0, -np.inf]))
-    assert (caught.value.where, caught.value.found) == ("b [1]", "-inf")
+    with pytest.raises(CheckpointError, match=r"'w' holds nan at \[12, 1\]") as caught:
+        check_finite(weight, rows, 10)
+    assert (caught.value.where, caught.value.found) == ("file: key", "nan")
+    with pytest.raises(CheckpointError, match=r"holds -inf at \[1\]"):
+        check_finite(weight, np.float32([0, -np.inf]))

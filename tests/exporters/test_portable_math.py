@@ -125,6 +125,5 @@ def test_a_weight_that_is_not_finite_is_named_with_its_first_index(monkeypatch: 
     monkeypatch.setattr(pm, "_ROWS_AT_ONCE", 2)
     weight = np.zeros((5, 3), np.float32)
     weight[3, 1], weight[4, 0] = np.inf, np.nan
-    with pytest.raises(CheckpointError, match=r"'time_proj\.weight'") as caught:
+    with pytest.raises(CheckpointError, match=r"'time_proj\.weight' holds inf at \[3, 1\]"):
         pm.linear64(from_array("time_proj.weight", weight), from_array("b", np.zeros(5, np.float32)), np.ones((1, 3)))
-    assert caught.value.found == "inf at index [3, 1]"

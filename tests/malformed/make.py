@@ -1,6 +1,7 @@
 """Makes the corpus of damaged artifacts: ``python -m tests.malformed.make``. A test fails when it is stale.
 
-``base/`` is a whole tiny artifact. Every other folder holds the files that take the place of the base's; ``cases.json``
+``base/`` is a whole tiny artifact; it is made once and then kept, because readers must go on accepting it: ``python -m
+tests.malformed.make base`` replaces it, which a change of the format alone justifies. Every other folder holds the files that take the place of the base's; ``cases.json``
 says which files are missing, and what C and Python answer after the deep checks. Each case is named after the attack or
 the accident.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,8 +24,8 @@ MODULES = (file_cases, index_cases)
 
 
 def make(target: Path) -> None:
-    """Write the corpus into an existing folder."""
-    base = files_of(make_artifact(target / "base", BASE))
+    """Write the corpus that follows from the ``base`` in an existing folder into that folder."""
+    base = files_of(target / "base")
     rows = []
     for case in CASES:
         with tempfile.TemporaryDirectory() as folder:
@@ -63,9 +65,12 @@ def assemble(corpus: Path, row: dict[str, object], root: Path) -> Path:
 
 def main() -> None:
     """Replace the kept corpus."""
+    kept = {"__pycache__", "base"} - set(sys.argv[1:2])
     for path in CORPUS.iterdir():
-        if path.is_dir() and path.name != "__pycache__":
+        if path.is_dir() and path.name not in kept:
             shutil.rmtree(path)
+    if not (CORPUS / "base").exists():
+        make_artifact(CORPUS / "base", BASE)
     make(CORPUS)
     print(f"{len(CASES)} cases")
 

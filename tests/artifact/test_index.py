@@ -1,0 +1,75 @@
+"""``index.bin`` in Python: a pure function of the manifest, and no byte of it can change unnoticed."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hvdc.artifact import records
+from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.index_read import parse_index
+from hvdc.artifact.index_write import build_index, seal
+from hvdc.artifact.manifest import INDEX_NAME, parse_manifest
+from tests.artifacts import Spec, make
+from tests.index_edit import IndexEdit
+from tests.malformed.make import CORPUS
+
+INDEX = (CORPUS / "base" / INDEX_NAME).read_bytes()
+
+
+def refused(data: bytes) -> bool:
+    """Whether the parser refuses; any other exception than ArtifactError fails the test."""
+    try:
+        parse_index(data)
+    except ArtifactError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("spec", [Spec(), Spec(layers=1, rank=0, width=48, heads=2)], ids=["two experts", "one expert"])
+def test_an_index_is_a_pure_function_of_its_manifest(spec: Spec) -> None:
+    manifest, _ = make(spec)
+    text = manifest.to_json()
+    data = build_index(manifest, text)
+    assert data == build_index(parse_manifest(text, "manifest"), text)
+    index = parse_index(data)
+    assert [index.text(int(f["path"])) for f in index.files] == [f.path for f in manifest.files]
+    assert [index.text(int(t["name"])) for t in index.tensors] == [t.name for _, t in manifest.tensors()]
+    assert [int(t["offset"]) for t in index.tensors] == [t.offset for _, t in manifest.tensors()]
+    assert IndexEdit.of(data).bytes() == data
+
+
+def test_a_manifest_is_written_as_it_is_read() -> None:
+    text = make(Spec())[0].to_json()
+    assert parse_manifest(text, "manifest").to_json() == text
+
+
+def test_a_flipped_bit_anywhere_is_refused() -> None:
+    assert not refused(INDEX)
+    for bit in range(8 * len(INDEX)):
+        data = bytearray(INDEX)
+        data[bit // 8] ^= 1 << bit % 8
+        assert refused(bytes(data)), f"bit {bit % 8} of byte {bit // 8}"
+
+
+def test_a_cut_at_any_byte_is_refused() -> None:
+    assert all(refused(INDEX[:size]) for size in range(len(INDEX)))
+
+
+@settings(max_examples=200, deadline=None)
+@given(at=st.integers(0, len(INDEX) - 1), value=st.binary(min_size=1, max_size=16))
+def test_no_damage_crashes_the_parser(at: int, value: bytes) -> None:
+    data = bytearray(INDEX)
+    data[at : at + len(value)] = value[: len(INDEX) - at]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        refused(seal(bytes(data)))
+
+
+def test_records_have_no_implicit_padding() -> None:
+    for record in records.RECORDS:
+        assert record.bytes == sum(f.dtype.itemsize * f.count for f in record.fields)
+        assert all(record.offset(f.name) % f.dtype.itemsize == 0 for f in record.fields)

@@ -1,0 +1,85 @@
+/* accessors GOOD BAD: what the public header promises about questions that have no answer, and about failed openings. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "hvdc/artifact.h"
+
+#define CHECK(what)                                               \
+    do {                                                          \
+        if (!(what)) {                                            \
+            (void)fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
+            exit(1);                                              \
+        }                                                         \
+    } while (0)
+
+static int next_descriptor(void) {
+    int fd = dup(0);
+    (void)close(fd);
+    return fd;
+}
+
+int main(int argc, char **argv) {
+    hvdc_artifact *a, *b;
+    hvdc_error error;
+    hvdc_span region, pair, span;
+    char name[HVDC_TEXT_LIMIT + 100];
+    CHECK(argc == 3);
+
+    /* A failed opening tells why, sets NULL, and gives every descriptor and byte back (LeakSanitizer watches). */
+    int before = next_descriptor();
+    for (int i = 0; i < 100; i++) {
+        a = (hvdc_artifact *)(void *)&error;
+        CHECK(hvdc_artifact_open(argv[2], &a, &error) == HVDC_E_FILE_SIZE);
+        CHECK(a == NULL && error.code == HVDC_E_FILE_SIZE && error.message[0] != 0);
+        CHECK(strncmp(error.file, "regions/", 8) == 0);
+        CHECK(hvdc_artifact_open(argv[2], &a, NULL) == HVDC_E_FILE_SIZE);
+    }
+    CHECK(next_descriptor() == before);
+    hvdc_artifact_close(NULL);
+
+    /* Two openings of one artifact do not know of each other. */
+    CHECK(hvdc_artifact_open(argv[1], &b, NULL) == HVDC_E_OK);
+    CHECK(hvdc_artifact_open(argv[1], &a, &error) == HVDC_E_OK && error.code == HVDC_E_OK);
+    hvdc_artifact_close(b);
+    CHECK(hvdc_artifact_validate_deep(a, NULL) == HVDC_E_OK);
+
+    const hvdc_geometry *g = hvdc_artifact_geometry(a);
+    uint32_t tensors = hvdc_artifact_tensor_count(a);
+    CHECK(hvdc_artifact_file(a, hvdc_artifact_file_count(a)) == NULL);
+    CHECK(hvdc_artifact_tensor(a, tensors) == NULL && hvdc_artifact_tensor(a, HVDC_NONE) == NULL);
+    CHECK(hvdc_artifact_step(a, g->steps) == NULL);
+    CHECK(hvdc_artifact_text(a, HVDC_NONE) == NULL);
+    CHECK(!hvdc_artifact_file_span(a, HVDC_NONE, &span) && !hvdc_artifact_tensor_span(a, tensors, &span));
+    CHECK(!hvdc_artifact_region(a, g->layers, &span) && !hvdc_artifact_region(a, HVDC_NONE, &span));
+    CHECK(!hvdc_artifact_adapter(a, g->layers, &span) && !hvdc_artifact_ffn_pair(a, g->layers, &span));
+    CHECK(hvdc_artifact_adaln(a, g->steps, 0) == NULL && hvdc_artifact_adaln(a, 0, g->layers) == NULL);
+    CHECK(hvdc_artifact_head(a, g->steps) == NULL && hvdc_artifact_head(a, HVDC_NONE) == NULL);
+
+    CHECK(hvdc_artifact_find(a, "") == HVDC_NONE && hvdc_artifact_find(a, "~") == HVDC_NONE);
+    CHECK(hvdc_artifact_find(a, "schedule.adal") == HVDC_NONE && hvdc_artifact_find(a, "schedule.adalnn") == HVDC_NONE);
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = 0;
+    CHECK(hvdc_artifact_find(a, name) == HVDC_NONE);
+    CHECK(hvdc_artifact_find_in_block(a, 0, name, "weight") == HVDC_NONE);
+    CHECK(hvdc_artifact_find_in_block(a, g->layers, "ffn.net.2", "weight") == HVDC_NONE);
+    uint32_t id = hvdc_artifact_find_in_block(a, 0, "ffn.net.2", "weight");
+    CHECK(id == hvdc_artifact_find(a, "blocks.0.ffn.net.2.weight") && id != HVDC_NONE);
+
+    /* The pair lies inside its region, ends where its second weight ends, and its descriptor reads the same bytes. */
+    CHECK(hvdc_artifact_region(a, 0, &region) && hvdc_artifact_ffn_pair(a, 0, &pair));
+    CHECK(hvdc_artifact_tensor_span(a, id, &span));
+    CHECK(pair.data == region.data + pair.offset && pair.data + pair.bytes == span.data + span.bytes);
+    CHECK(pair.fd == region.fd && pair.offset % HVDC_TENSOR_ALIGNMENT_BYTES == 0);
+    uint8_t bytes[64];
+    CHECK(pread(pair.fd, bytes, sizeof bytes, (off_t)pair.offset) == (ssize_t)sizeof bytes);
+    CHECK(memcmp(bytes, pair.data, sizeof bytes) == 0);
+
+    CHECK(strcmp(hvdc_code_name(HVDC_E_DATA_SCALE), "DATA_SCALE") == 0);
+    CHECK(strcmp(hvdc_code_name((enum hvdc_code)99), "UNKNOWN") == 0);
+    hvdc_artifact_close(a);
+    CHECK(next_descriptor() == before);
+    return 0;
+}

@@ -1,0 +1,55 @@
+"""Building the C sources, and fuzzing them for a moment."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from device_runtime.build import SOURCE, TOOLS, BuildError, build_host, why_not
+from hvdc.artifact.manifest import INDEX_NAME
+from tests.malformed.make import CORPUS
+
+FUZZ_SECONDS = 5
+
+
+def test_every_preset_of_the_build_is_one_of_cmake() -> None:
+    presets = json.loads((SOURCE / "CMakePresets.json").read_text("utf-8"))
+    assert {p["name"] for p in presets["configurePresets"]} == set(TOOLS)
+
+
+def test_a_missing_cmake_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BuildError, match="cmake is not installed: apt-get install cmake"):
+        build_host("host", tmp_path)
+
+
+def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "there is no C compiler (no-such-compiler)" in why_not("host")
+
+
+def test_an_unknown_preset_is_said(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="presets are host, host-asan, fuzz"):
+        build_host("phone", tmp_path)
+
+
+def test_the_fuzzer_finds_nothing_in_a_moment(tmp_path: Path) -> None:
+    reason = why_not("fuzz")
+    if reason:
+        pytest.skip(f"the index parser is not fuzzed: {reason}")
+    fuzzer = build_host("fuzz", tmp_path / "build")["fuzz_index"]
+    seeds = tmp_path / "seeds"
+    seeds.mkdir()
+    for index in CORPUS.glob(f"*/{INDEX_NAME}"):
+        if index.is_file():
+            shutil.copy(index, seeds / index.parent.name)
+    limits = [f"-max_total_time={FUZZ_SECONDS}", "-max_len=8192", "-timeout=5", "-rss_limit_mb=1024"]
+    done = subprocess.run(
+        [str(fuzzer), *limits, f"-artifact_prefix={tmp_path}/", str(seeds)],
+        capture_output=True, text=True, errors="replace", check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
