@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
 import shutil
@@ -66,16 +67,37 @@ def foreign_owners(names: tuple[str, ...] = OWN_PACKAGES) -> dict[str, list[str]
         name = str(distribution.metadata["Name"])
         if name == "hvdc":
             continue
-        tops = {Path(str(f)).parts[0] for f in distribution.files or () if len(Path(str(f)).parts) > 1}
+        tops = {Path(str(f)).parts[0].removesuffix(".py") for f in distribution.files or ()}
         for package in set(names) & tops:
             owners.setdefault(package, []).append(name)
     return owners
 
 
+def foreign_places(names: tuple[str, ...] = OWN_PACKAGES) -> dict[str, str]:
+    """Import name -> file that Python would import instead of ours, which lies beside this package."""
+    home = Path(__file__).resolve().parents[1]
+    places = {}
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        origin = Path(spec.origin) if spec is not None and spec.origin is not None else None
+        if origin is None or origin.resolve().parents[1] != home:
+            places[name] = str(origin or "nothing")
+    return places
+
+
 def _owners() -> Iterator[Check]:
-    foreign = foreign_owners()
+    foreign, places = foreign_owners(), foreign_places()
     for package in OWN_PACKAGES:
         others = ", ".join(sorted(foreign.get(package, ())))
+        if package in places:
+            yield Check(
+                f"package {package}",
+                "error",
+                f"Python finds {places[package]} instead of ours",
+                "everything: another program's code would be imported",
+                "remove that folder from PYTHONPATH or the working directory, or use a virtual environment",
+            )
+            continue
         yield Check(
             f"package {package}",
             "error" if others else "ok",

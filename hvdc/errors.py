@@ -40,6 +40,12 @@ class HvdcError(Exception):
         return "\n".join([self.what, *(f"{name}: {value}" for name, value in self.details().items())])
 
 
+class StoppedError(HvdcError):
+    """Work that was stopped by Ctrl-C or SIGTERM and can be resumed."""
+
+    exit_status = Exit.INTERRUPTED
+
+
 class UsageError(HvdcError):
     """Arguments that cannot be carried out."""
 

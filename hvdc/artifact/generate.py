@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from hvdc.artifact.c_header import codes_header, records_header
+from hvdc.artifact.format_doc import filled
 from hvdc.artifact.manifest import json_schema
 from layouts.c_header import tile_header
 
@@ -14,12 +15,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def generated() -> dict[Path, str]:
     """Path in the source tree -> text."""
+    document = ROOT / "docs" / "FORMAT.md"
     include = ROOT / "device_runtime" / "core" / "include" / "hvdc"
     return {
         include / "tiles.h": tile_header(),
         include / "records.h": records_header(),
         include / "codes.h": codes_header(),
         ROOT / "hvdc" / "artifact" / "manifest.schema.json": json.dumps(json_schema(), indent=2) + "\n",
+        document: filled(document.read_text("utf-8")),
     }
 
 

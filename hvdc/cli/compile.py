@@ -10,7 +10,7 @@ import click
 
 from hvdc.cli.output import mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.config import load_config
-from hvdc.errors import UsageError
+from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Prepared, Request, parameters, prepare
 from hvdc.plan.memory import Row, WeightBytes, memory_table
@@ -56,8 +56,8 @@ def command(
 ) -> None:
     """Compile CHECKPOINT, a DCM-Wan2.1 model in any of its forms, into an artifact.
 
-    CHECKPOINT is a file (.safetensors, .pth), a sharded directory or a diffusers pipeline folder; its layout is detected from
-    its content. The detail expert is taken from the file itself, or from --adapter.
+    CHECKPOINT is a file (.safetensors, .pth), a sharded directory or a diffusers pipeline folder; its layout is
+    detected from its content. The detail expert is taken from the file itself, or from --adapter.
 
     \b
     Examples:
@@ -80,7 +80,10 @@ def command(
             return
         if not (quiet or as_json):
             _print_notes(prepared)
-        built = build(prepared, progress_for(quiet=quiet or as_json))
+        try:
+            built = build(prepared, progress_for(quiet=quiet or as_json))
+        except KeyboardInterrupt as stop:
+            raise StoppedError("interrupted", fix="run the same command with --resume, without --force") from stop
     if as_json:
         print_json(plan_facts(prepared) | result_facts(built))
     else:

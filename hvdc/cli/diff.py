@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hvdc.artifact.reader import open_artifact
-from hvdc.cli.output import out, print_json, table
+from hvdc.cli.output import json_number, out, print_json, table
 from hvdc.errors import Exit
 from hvdc.pipeline.compare import Difference, diff
 
@@ -28,7 +28,9 @@ def command(a: Path, b: Path, as_json: bool) -> int:
     with open_artifact(a) as left, open_artifact(b) as right:
         found = diff(left, right)
     if as_json:
-        tensors = [asdict(t) | {"sqnr_db": str(t.sqnr_db)} for t in found.tensors]
+        tensors = [
+            asdict(t) | {"sqnr_db": json_number(t.sqnr_db), "max_abs": json_number(t.max_abs)} for t in found.tensors
+        ]
         print_json({"same": not found, "structure": found.structure, "files": found.files, "tensors": tensors})
     else:
         _print(found)

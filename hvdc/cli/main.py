@@ -58,13 +58,13 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``hvdc`` script; always exits."""
+    signal.signal(signal.SIGTERM, _interrupt)
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.exit(run(arguments))
 
 
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit status; every error ends as a message on standard error."""
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
         result = cli.main(arguments, prog_name="hvdc", standalone_mode=False)
         sys.stdout.flush()
@@ -83,11 +83,12 @@ def _interrupt(signum: int, frame: Any) -> None:
 
 
 def _report(error: BaseException, arguments: list[str]) -> int:
+    as_json = "--json" in arguments
+    if isinstance(error, click.ClickException) and not as_json:
+        error.show()  # with the line of usage
+        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILURE
     from hvdc.cli.output import print_error
 
-    if isinstance(error, click.ClickException):
-        error.show()
-        return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILURE
     if {"-v", "--verbose"} & set(arguments[:1]):
         traceback.print_exception(error)
-    return print_error(error, as_json="--json" in arguments)
+    return print_error(error, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -58,6 +59,11 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) 
     console.print(drawn)
 
 
+def json_number(value: float | None) -> float | str | None:
+    """JSON has no NaN and no infinity: ``"nan"``, ``"inf"``, ``"-inf"`` stand for them."""
+    return value if value is None or math.isfinite(value) else str(value)
+
+
 def mib(size: int) -> str:
     """Bytes as MiB with three digits."""
     return f"{size / MIB:,.3f}"
@@ -108,10 +114,12 @@ def describe_error(error: BaseException) -> tuple[Exit, dict[str, str]]:
             "found": f"{error.region_bytes:,} bytes",
             "fix": "choose a --target that maps larger regions, or a smaller model",
         }
-    if isinstance(error, KeyboardInterrupt):
-        return Exit.INTERRUPTED, {"what": "interrupted", "fix": "--resume goes on where a compile stopped"}
-    if isinstance(error, click.exceptions.Abort):
+    if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
         return Exit.INTERRUPTED, {"what": "interrupted"}
+    if isinstance(error, click.ClickException):
+        help_ = f"{error.ctx.command_path} --help" if isinstance(error, click.UsageError) and error.ctx else ""
+        status = Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILURE
+        return status, {"what": error.format_message(), "fix": help_}
     if isinstance(error, OSError):
         return Exit.FAILURE, {"what": error.strerror or str(error), "where": str(error.filename or "")}
     if isinstance(error, MemoryError):
@@ -132,10 +140,14 @@ def progress_for(*, quiet: bool) -> Progress:
 class Bar:
     """A bar with pieces, bytes, rate and time left."""
 
+    def __init__(self) -> None:
+        self._bar = RichProgress()
+
     def start(self, what: str, total_bytes: int, items: int) -> None:
         self._bar = RichProgress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), DownloadColumn(binary_units=True),
-            TransferSpeedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+            TransferSpeedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
+            transient=True,
         )  # fmt: skip
         self._items, self._done = items, 0
         self._task = self._bar.add_task(what, total=total_bytes)
@@ -170,8 +182,8 @@ class Lines:
             rate = self._bytes / max(time.monotonic() - self._begin, 1e-9)
             left = (self._total - self._bytes) / max(rate, 1.0)
             click.echo(
-                f"{self._what} {self._done}/{self._items} {label}  {self._bytes / MIB:,.0f}/{self._total / MIB:,.0f} MiB  "
-                f"{rate / MIB:,.0f} MiB/s  {left:.0f} s left",
+                f"{self._what} {self._done}/{self._items} {label}  "
+                f"{self._bytes / MIB:,.0f}/{self._total / MIB:,.0f} MiB  {rate / MIB:,.0f} MiB/s  {left:.0f} s left",
                 err=True,
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -12,10 +11,9 @@ import click
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.validate import validate_deep
-from hvdc.cli.output import describe_error, out, print_json, progress_for, table
-from hvdc.errors import Exit
-from hvdc.pipeline.against import Comparison, compare
-from hvdc.pipeline.prepare import open_configured
+from hvdc.cli.output import describe_error, json_number, out, print_json, progress_for, table
+from hvdc.errors import Exit, UsageError
+from hvdc.pipeline.against import Comparison, compare, open_source
 from hvdc.pipeline.progress import Progress
 
 
@@ -24,6 +22,7 @@ from hvdc.pipeline.progress import Progress
 @click.option("--deep", is_flag=True, help="Read every byte: hashes, padding, scales, no -128, finite values.")
 @click.option("--against", type=click.Path(path_type=Path), help="Compare every weight with this checkpoint.")
 @click.option("--adapter", type=click.Path(path_type=Path), help="The adapter that the checkpoint was compiled with.")
+@click.option("--lora-alpha", type=float, help="The alpha that it was compiled with, if by --lora-alpha.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write the result as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -32,15 +31,19 @@ def command(
     deep: bool,
     against: Path | None,
     adapter: Path | None,
+    lora_alpha: float | None,
     junit: Path | None,
     as_json: bool,
     quiet: bool,
 ) -> int:
     """Prove that ARTIFACT is sound. Exit status 0 if it is, 4 if not.
 
-    Without options: directory, manifest, index, sizes, offsets, paths. --deep reads all data. --against takes the checkpoint
-    that it was compiled from: each weight must lie within half a quantisation step, everything else must be equal.
+    Without options: directory, manifest, index, sizes, offsets, paths. --deep reads all data. --against takes the
+    checkpoint that it was compiled from: each weight must lie within half a quantisation step, everything else must
+    be equal.
     """
+    if junit is not None and not junit.parent.is_dir():
+        raise UsageError("the folder for the JUnit file does not exist", where=str(junit.parent))
     progress = progress_for(quiet=quiet or as_json)
     checks: dict[str, list[ArtifactError]] = {}
     comparison: Comparison | None = None
@@ -50,13 +53,14 @@ def command(
             if deep:
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
                 checks["deep"] = validate_deep(opened, _by_file(progress))
-                progress.finish()
             if against is not None:
-                with open_configured(against, adapter, opened.manifest.configuration) as checkpoint:
+                with open_source(against, adapter, opened.manifest, lora_alpha=lora_alpha) as checkpoint:
                     comparison = compare(opened, checkpoint, progress)
                 checks["against"] = list(comparison.findings)
     except ArtifactError as error:
         checks["layout"] = [error]
+    finally:
+        progress.finish()
     if junit is not None:
         _write_junit(junit, artifact, checks)
     if as_json:
@@ -88,15 +92,11 @@ def _facts(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: C
     }  # fmt: skip
     if comparison is not None:
         facts["weights"] = [
-            {"name": r.name, "sqnr_db": _number(r.sqnr_db), "max_error_steps": r.max_error_steps}
+            {"name": r.name, "sqnr_db": json_number(r.sqnr_db), "max_error_steps": json_number(r.max_error_steps)}
             for r in comparison.weights
         ]
         facts["tensors_compared"] = len(comparison.results)
     return facts
-
-
-def _number(value: float | None) -> float | str | None:
-    return value if value is None or math.isfinite(value) else str(value)
 
 
 def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: Comparison | None) -> None:

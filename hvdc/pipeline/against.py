@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from exporters.adaln import fold_tables
 from exporters.checkpoint import Checkpoint
+from exporters.errors import CheckpointError
 from exporters.schedule import make_schedule
 from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
 from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, TensorPlan, plan_artifact
 from hvdc.pipeline.build import source_sha256, table_arrays
-from hvdc.pipeline.prepare import table_sources
+from hvdc.pipeline.prepare import open_configured, table_sources
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import FileMaker, pieces
 from layouts.grid import unpack_padded
@@ -45,6 +49,22 @@ class Comparison:
     @property
     def weights(self) -> list[TensorResult]:
         return [r for r in self.results if r.sqnr_db is not None]
+
+
+def open_source(path: Path, adapter: Path | None, manifest: Manifest, *, lora_alpha: float | None) -> Checkpoint:
+    """Open what an artifact claims to be made from. Raises CheckpointError.
+
+    The files tell alpha and rank themselves, per linear if need be; the recorded alpha only helps out where none does.
+    """
+    recorded, is_split = manifest.configuration, manifest.source.left_out_energy is not None
+    config = recorded.model_copy(update={"lora_alpha": lora_alpha, "rank": recorded.rank if is_split else None})
+    try:
+        return open_configured(path, adapter, config)
+    except CheckpointError:
+        if lora_alpha is None and recorded.lora_alpha is not None and not is_split:
+            with contextlib.suppress(CheckpointError):
+                return open_configured(path, adapter, config.model_copy(update={"lora_alpha": recorded.lora_alpha}))
+        raise
 
 
 def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> Comparison:
@@ -89,6 +109,12 @@ def _plan(artifact: Artifact, checkpoint: Checkpoint) -> ArtifactPlan:
     return plan_artifact(checkpoint.geometry, len(manifest.steps), manifest.target.region_cap_bytes)
 
 
+_GEOMETRY_FIX = {
+    "rank": "give the adapter that it was compiled with: --adapter",
+    "alpha_over_rank": "if it was compiled with --lora-alpha, give the same here",
+}
+
+
 def _structure(artifact: Artifact, checkpoint: Checkpoint) -> Iterator[ArtifactError]:
     """The artifact must be what this compiler plans for the checkpoint's geometry."""
     recorded = artifact.manifest.geometry
@@ -99,6 +125,7 @@ def _structure(artifact: Artifact, checkpoint: Checkpoint) -> Iterator[ArtifactE
                 where=f"geometry.{name}",
                 expected=f"{value} (checkpoint)",
                 found=str(getattr(recorded, name)),
+                fix=_GEOMETRY_FIX.get(name, ""),
             )
             return
     planned = [(t.name, t.shape) for t in _plan(artifact, checkpoint).tensors()]

@@ -1,9 +1,9 @@
-"""A process that builds an artifact again and again and is killed each time, for `test_interrupted`.
+"""A process that builds an artifact again and again and is killed each time, for `test_killed`.
 
     python -m tests.pipeline.killed CHECKPOINT FOLDER SECONDS
 
 Children are forked from a process that has everything imported, so that a round costs a build and no start-up. Prints
-one JSON object: for each round where it was killed, what was there afterwards, and the exit status of the resumed build.
+one JSON list: for each round when it was killed, what was there afterwards, and the exit status of the resumed build.
 """
 
 from __future__ import annotations
@@ -19,15 +19,54 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hvdc.cli.compile  # so that children find it imported
-from tests.commands import SMALL_VIDEO, hvdc as run_hvdc, partial
+import hvdc.cli.compile as verb
+from tests import commands
 
 POINTS = ("fsync", "rename", "mkdir", "unlink", "rmdir")
 """Calls after which a file system is in another state than before: a build is killed before each of them."""
 
+assert verb, "imported so that children need not"
 
-def build(checkpoint: Path, output: Path, *more: str) -> int:
-    return run_hvdc("compile", checkpoint, "-o", output, *SMALL_VIDEO, "--jobs", 1, "-q", *more).status
+
+class Killer:
+    """Builds ``output`` in children, one at a time."""
+
+    def __init__(self, checkpoint: Path, folder: Path) -> None:
+        self.checkpoint, self.folder = checkpoint, folder
+        self.output = folder / "a.hvdc"
+        self.rounds: list[dict[str, Any]] = []
+
+    def build(self, *more: str) -> int:
+        video = commands.SMALL_VIDEO
+        return commands.hvdc("compile", self.checkpoint, "-o", self.output, *video, "--jobs", 1, "-q", *more).status
+
+    def round(self, label: str, child: int) -> bool:
+        """Wait for a child that is killed at ``label``, resume its build, keep the result. False: it got through."""
+        killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        published, status = self.output.exists(), 0
+        if not published:
+            status = os.waitstatus_to_exitcode(os.waitpid(forked(lambda: self.build("--resume")), 0)[1])
+        self.rounds.append({"killed": label if killed else "", "published": published, "status": status})
+        if self.output.exists():
+            self.output.rename(self.folder / f"{len(self.rounds):03d}.hvdc")
+        shutil.rmtree(commands.partial(self.output), ignore_errors=True)
+        return killed
+
+    def everywhere(self) -> None:
+        """Killed before the first, second … call of POINTS, until a build gets through."""
+        count = 1
+        while self.round(f"call {count}", kill_at(count, self.build)):
+            count += 1
+
+    def at_random(self, seconds: float) -> None:
+        begin = time.monotonic()
+        os.waitpid(forked(self.build), 0)
+        length = time.monotonic() - begin
+        shutil.rmtree(self.output)
+        chance = random.Random(0)
+        while time.monotonic() < begin + seconds:
+            delay = chance.uniform(0, length)
+            self.round(f"{delay:.4f} s", kill_after(delay, self.build))
 
 
 def forked(work: Callable[[], int]) -> int:
@@ -68,44 +107,8 @@ def kill_after(seconds: float, work: Callable[[], int]) -> int:
     return child
 
 
-def rounds(checkpoint: Path, folder: Path, seconds: float) -> list[dict[str, Any]]:
-    """Kill at every point until a build gets through, then at random times."""
-    output, found = folder / "a.hvdc", []
-
-    def first() -> int:
-        return build(checkpoint, output)
-
-    def one(label: str, child: int) -> bool:
-        killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
-        there, unfinished = output.exists(), partial(output).exists()
-        status = (
-            0
-            if there
-            else os.waitstatus_to_exitcode(os.waitpid(forked(lambda: build(checkpoint, output, "--resume")), 0)[1])
-        )
-        found.append(
-            {"killed": label if killed else "", "published": there, "unfinished": unfinished, "status": status}
-        )
-        keep = folder / f"{len(found):03d}.hvdc"
-        if output.exists():
-            output.rename(keep)
-        shutil.rmtree(partial(output), ignore_errors=True)
-        return killed
-
-    count = 1
-    while one(f"call {count}", kill_at(count, first)):
-        count += 1
-    begin = time.monotonic()
-    os.waitpid(forked(first), 0)
-    length = time.monotonic() - begin
-    shutil.rmtree(output)
-    chance = random.Random(0)
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        delay = chance.uniform(0, length)
-        one(f"{delay:.4f} s", kill_after(delay, first))
-    return found
-
-
 if __name__ == "__main__":
-    print(json.dumps(rounds(Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]))))
+    killer = Killer(Path(sys.argv[1]), Path(sys.argv[2]))
+    killer.everywhere()
+    killer.at_random(float(sys.argv[3]))
+    print(json.dumps(killer.rounds))

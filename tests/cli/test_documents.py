@@ -1,0 +1,44 @@
+"""docs/CLI.md names every command, option, setting and exit status."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from hvdc.cli.main import VERBS, cli
+from hvdc.config import CompileConfig
+from hvdc.errors import Exit
+
+TEXT = (Path(__file__).resolve().parents[2] / "docs" / "CLI.md").read_text("utf-8")
+
+
+def commands() -> list[tuple[str, click.Command]]:
+    """``(verb, command)``, subcommands included."""
+    context = click.Context(cli)
+    found: list[tuple[str, click.Command]] = []
+    for verb in VERBS:
+        command = cli.get_command(context, verb)
+        assert command is not None
+        found += (
+            [(verb, c) for c in command.commands.values()] if isinstance(command, click.Group) else [(verb, command)]
+        )
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_command_has_a_section_with_its_options(verb: str) -> None:
+    section = TEXT.split(f"## `hvdc {verb}", 1)[1].split("\n## ", 1)[0]
+    for name, command in commands():
+        if name == verb:
+            options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
+            assert [option for option in options if f"`{option}" not in section] == []
+
+
+def test_every_setting_is_named() -> None:
+    assert [key for key in CompileConfig.model_fields if f"`{key}`" not in TEXT] == []
+
+
+def test_every_exit_status_is_named() -> None:
+    assert [status for status in Exit if f"\n| {int(status)} |" not in TEXT] == []

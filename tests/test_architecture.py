@@ -1,0 +1,72 @@
+"""Data flows one way: who may import whom, read from the source text."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+LIBRARIES = ("exporters", "quant", "layouts", "device_runtime")
+OURS = {"hvdc", *LIBRARIES}
+
+MAY_IMPORT = {
+    "layouts": {"layouts"},
+    "exporters": {"exporters"},
+    "quant": {"quant"},
+    "device_runtime": {"device_runtime"},
+    "hvdc/artifact": {"hvdc.artifact", "hvdc.errors", "hvdc.config", "layouts"},
+    "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
+    "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors"},
+    "hvdc/pipeline": {"hvdc", *LIBRARIES},
+    "hvdc/cli": {"hvdc", *LIBRARIES},
+}
+"""Room -> the modules of this project that it may import (with all below them)."""
+
+NUMPY_ONLY = {"numpy"}
+
+
+def modules(room: str) -> list[Path]:
+    return sorted((ROOT / room).rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of imported modules; what is imported from `hvdc` itself counts as a submodule if it is one."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{a.name}" if node.module == "hvdc" else str(node.module) for a in node.names}
+    return found
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    assert modules(room), f"{room} is empty"
+    for path in modules(room):
+        for name in imports(path):
+            if name.split(".")[0] not in OURS or name == "hvdc.__version__":
+                continue
+            allowed = any(name == prefix or name.startswith(f"{prefix}.") for prefix in MAY_IMPORT[room])
+            assert allowed, f"{path.relative_to(ROOT)} imports {name}"
+
+
+def test_layouts_needs_numpy_only() -> None:
+    for path in modules("layouts"):
+        outside = {name.split(".")[0] for name in imports(path)} - {"layouts"} - set(sys.stdlib_module_names)
+        assert outside <= NUMPY_ONLY, path
+
+
+def test_every_package_is_in_a_room_with_rules() -> None:
+    packages = {p.parent.relative_to(ROOT).as_posix() for p in (ROOT / "hvdc").glob("*/__init__.py")}
+    assert packages <= set(MAY_IMPORT)
+
+
+def test_modules_are_one_idea() -> None:
+    """Above 400 lines a module is asked to be split; generated files are not modules."""
+    sizes = {p: len(p.read_text("utf-8").splitlines()) for room in OURS for p in modules(room)}
+    assert {str(p.relative_to(ROOT)): n for p, n in sizes.items() if n > 400} == {}
