@@ -34,7 +34,7 @@ def test_every_command_has_a_section_with_its_options(verb: str) -> None:
     for name, command in commands():
         if name == verb:
             options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
-            assert [option for option in options if not re.search(rf"(?<![\\w-]){option}\\b", section)] == []
+            assert [option for option in options if not re.search(rf"(?<![\w-]){option}\b", section)] == []
 
 
 def test_every_setting_is_named() -> None:
