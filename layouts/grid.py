@@ -7,6 +7,7 @@ A weight ``W`` is ``[N_out, K_in]`` as PyTorch stores it. It is padded with zero
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,7 @@ def _split(order: TileOrder, padded: Array) -> Array:
     return padded.reshape(shape).transpose(axes)
 
 
+@cache
 def _widened(order: TileOrder) -> tuple[TileOrder, int]:
     """The same order over words that hold the fastest row mode, and that mode's extent.
 

@@ -27,7 +27,7 @@ class ValueHash:
         """Feed the next values (C-contiguous FP32)."""
         words = values.reshape(-1).view("<u4")
         if self._narrow is not None:
-            if not int(np.bitwise_or.reduce(words, initial=0)) & 0xFFFF:
+            if not int(np.bitwise_or.reduce(_in_pairs(words), initial=0)) & 0x0000FFFF_0000FFFF:
                 half = (words >> 16).astype("<u2")
                 self._narrow.update(half.data)
                 self._held.append(half)
@@ -50,3 +50,8 @@ class ValueHash:
             return f"bf16:{self._narrow.hexdigest()}"
         assert self._wide is not None
         return f"fp32:{self._wide.hexdigest()}"
+
+
+def _in_pairs(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64] | npt.NDArray[np.uint32]:
+    """The same bits as half as many words where that is possible: half the work for a reduction."""
+    return words.view("<u8") if words.size % 2 == 0 else words

@@ -147,9 +147,17 @@ def _weight(rng: np.random.Generator, name: str, kind: m.TensorKind, n: int, k: 
     ]
 
 
-def _floats(rng: np.random.Generator, name: str, kind: m.TensorKind, shape: tuple[int, ...], **more: Any) -> Blob:
+def _floats(
+    rng: np.random.Generator,
+    name: str,
+    kind: m.TensorKind,
+    shape: tuple[int, ...],
+    padded: tuple[int, ...] | None = None,
+    **more: Any,
+) -> Blob:
     """An FP32 tensor; vectors of a block are padded to whole tiles."""
-    padded = (align_up(shape[0], 32),) if kind in ("attention_base", "block_other") else shape
+    if padded is None:
+        padded = (align_up(shape[0], 32),) if kind in ("attention_base", "block_other") else shape
     data = np.zeros(padded, "<f4")
     data[tuple(slice(s) for s in shape)] = rng.standard_normal(shape)
     return Blob(name, kind, "float32", shape, padded, data.tobytes(), **more)
@@ -183,6 +191,7 @@ def _host(rng: np.random.Generator, s: Spec) -> Iterator[Blob]:
     yield _floats(rng, "patch_embedding.weight", "host", (s.width, 4, 1, 2, 2))
     yield _floats(rng, "patch_embedding.bias", "host", (s.width,))
     yield _floats(rng, "proj_out.weight", "host", (16, s.width), expert="semantic")
+    yield _floats(rng, "padded_everywhere", "host", (2, 3, 5), padded=(3, 4, 6))
 
 
 def _schedule(rng: np.random.Generator, s: Spec) -> Iterator[Blob]:

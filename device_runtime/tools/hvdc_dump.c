@@ -1,8 +1,9 @@
-/* hvdc_dump [--deep] DIRECTORY: everything that the reader sees in an artifact, as JSON; the same artifact gives the same text.
+/* hvdc_dump [--deep] DIRECTORY: everything that the reader sees in an artifact, as JSON; the same artifact gives the
+ * same text.
  *
- * Floating-point numbers are printed as their bits, "0x3f800000", so that nothing is rounded. With --deep the data files are
- * validated first and every tensor gets the SHA-256 of its stored bytes. Exit status: 0; 4 for an artifact that is refused,
- * with {"code": 21, "name": "INDEX_MAGIC", ...}; 2 for other arguments. */
+ * Floating-point numbers are printed as their bits, "0x3f800000", so that nothing is rounded. With --deep the data
+ * files are validated first and every tensor gets the SHA-256 of its stored bytes. Exit status: 0; 4 for an artifact
+ * that is refused, with {"code": 21, "name": "INDEX_MAGIC", ...}; 2 for other arguments. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,11 +47,26 @@ static void print_scalar(enum scalar type, const uint8_t *at) {
     uint64_t v64;
     switch (type) {
         case SCALAR_u8: (void)printf("%u", (unsigned)*at); break;
-        case SCALAR_u16: memcpy(&v16, at, sizeof v16); (void)printf("%u", (unsigned)v16); break;
-        case SCALAR_u32: memcpy(&v32, at, sizeof v32); (void)printf("%" PRIu32, v32); break;
-        case SCALAR_u64: memcpy(&v64, at, sizeof v64); (void)printf("%" PRIu64, v64); break;
-        case SCALAR_f32: memcpy(&v32, at, sizeof v32); (void)printf("\"0x%08" PRIx32 "\"", v32); break;
-        case SCALAR_f64: memcpy(&v64, at, sizeof v64); (void)printf("\"0x%016" PRIx64 "\"", v64); break;
+        case SCALAR_u16:
+            memcpy(&v16, at, sizeof v16);
+            (void)printf("%u", (unsigned)v16);
+            break;
+        case SCALAR_u32:
+            memcpy(&v32, at, sizeof v32);
+            (void)printf("%" PRIu32, v32);
+            break;
+        case SCALAR_u64:
+            memcpy(&v64, at, sizeof v64);
+            (void)printf("%" PRIu64, v64);
+            break;
+        case SCALAR_f32:
+            memcpy(&v32, at, sizeof v32);
+            (void)printf("\"0x%08" PRIx32 "\"", v32);
+            break;
+        case SCALAR_f64:
+            memcpy(&v64, at, sizeof v64);
+            (void)printf("\"0x%016" PRIx64 "\"", v64);
+            break;
     }
 }
 

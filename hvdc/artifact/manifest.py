@@ -232,9 +232,10 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
             Code.MANIFEST_JSON, where=where, expected=f"≤ {MAX_MANIFEST_BYTES} bytes", found=f"{len(data)}"
         )
     try:
-        json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
+        tree = json.loads(data.decode("utf-8"), object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:
         raise ArtifactError(Code.MANIFEST_JSON, where=where, found=str(error)) from error
+    _refuse_newer(tree, where)
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
@@ -245,20 +246,34 @@ def parse_manifest(data: bytes, where: str) -> Manifest:
     return manifest
 
 
+def _refuse_newer(tree: Any, where: str) -> None:
+    """Say that hvdc is too old before its schema stumbles over the first new key."""
+    head = tree.get("format") if isinstance(tree, dict) else None
+    minor = head.get("minor") if isinstance(head, dict) else None
+    if isinstance(minor, int) and minor > records.MINOR:
+        raise ArtifactError(
+            Code.MANIFEST_SCHEMA,
+            what="the artifact was written by a newer hvdc",
+            where=f"{where}: format.minor",
+            expected=f"≤ {records.MINOR}",
+            found=str(minor),
+            fix="update hvdc",
+        )
+
+
 def _check(m: Manifest, where: str) -> None:
     """What no single field shows. Raises ArtifactError MANIFEST_SCHEMA."""
 
-    def require(good: bool, place: str, expected: object, found: object = "", fix: str = "") -> None:
+    def require(good: bool, place: str, expected: object, found: object = "") -> None:
         if not good:
             raise ArtifactError(
-                Code.MANIFEST_SCHEMA, where=f"{where}: {place}", expected=str(expected), found=str(found), fix=fix
+                Code.MANIFEST_SCHEMA, where=f"{where}: {place}", expected=str(expected), found=str(found)
             )
 
     names = {t.name for _, t in m.tensors()}
     lost = [t.scale for _, t in m.tensors() if t.scale is not None and t.scale not in names]
     kinds = sum(t.bytes for _, t in m.tensors())
     identity = model_sha256([(f.path, f.bytes, f.sha256) for f in m.files])
-    require(m.format.minor <= records.MINOR, "format.minor", f"≤ {records.MINOR}", m.format.minor, "update hvdc")
     require(not lost, "files", "every scale to be a tensor", ", ".join(lost[:1]))
     require(m.experts in (("semantic",), ("semantic", "detail")), "experts", "semantic, then detail", m.experts)
     padding = m.totals.data_bytes - kinds

@@ -201,7 +201,10 @@ class Artifact:
 def open_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Open an artifact and check all but its data. Raises ArtifactError with the first fault in documented order."""
     path = Path(path)
-    _refuse_other_things(path)
+    try:
+        _refuse_other_things(path)
+    except OSError as error:
+        raise ArtifactError(Code.IO, where=str(path), found=error.strerror or str(error)) from error
     directory = Directory(path)
     fds: list[int] = []
     try:

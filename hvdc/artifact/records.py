@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -91,7 +92,7 @@ class Record:
         if offset % 8:
             raise ValueError(f"{self.name} is {offset} bytes, not a multiple of 8")
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[np.void]:
         return np.dtype([(f.name, f.dtype, (f.count,)) if f.count > 1 else (f.name, f.dtype) for f in self.fields])
 

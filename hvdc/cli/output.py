@@ -141,9 +141,10 @@ class Bar:
     """A bar with pieces, bytes, rate and time left."""
 
     def __init__(self) -> None:
-        self._bar = RichProgress()
+        self._bar: RichProgress | None = None
 
     def start(self, what: str, total_bytes: int, items: int) -> None:
+        self.finish()
         self._bar = RichProgress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), DownloadColumn(binary_units=True),
             TransferSpeedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
@@ -154,14 +155,19 @@ class Bar:
         self._bar.start()
 
     def advance(self, done_bytes: int) -> None:
-        self._bar.advance(self._task, done_bytes)
+        if self._bar is not None:
+            self._bar.advance(self._task, done_bytes)
 
     def item_done(self, label: str) -> None:
         self._done += 1
-        self._bar.update(self._task, description=f"{label} ({self._done}/{self._items})")
+        if self._bar is not None:
+            self._bar.update(self._task, description=f"{label} ({self._done}/{self._items})")
 
     def finish(self) -> None:
-        self._bar.stop()
+        """Stop drawing and give the cursor back; once more does nothing."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 class Lines:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import json
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -67,6 +72,41 @@ def test_no_damage_crashes_the_parser(at: int, value: bytes) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         refused(seal(bytes(data)))
+
+
+TREE = json.loads(make(Spec(layers=1, rank=2, linears=1))[0].to_json())
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 31, 128, 4096, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, 1e39, -1e-300, 0.5]),
+    st.sampled_from(["", "semantic", "detail", "int8", "row-major", "region", "../x", "schedule.head", "\u0000", "é"]),
+    st.sampled_from([[], {}, [1, 1, 1], [1], [[]]]),
+)
+
+
+def _places(tree: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    for key, value in items:
+        yield (*path, key)
+        yield from _places(value, (*path, key))
+
+
+@settings(max_examples=300, deadline=None)
+@given(changes=st.lists(st.tuples(st.sampled_from(list(_places(TREE))), VALUES), min_size=1, max_size=2))
+def test_no_manifest_crashes_a_reader(changes: list[tuple[tuple[str | int, ...], Any]]) -> None:
+    """Any value anywhere: the manifest is refused, or gives an index, which is refused or accepted."""
+    tree = copy.deepcopy(TREE)
+    for path, value in changes:
+        holder = tree
+        with contextlib.suppress(KeyError, IndexError, TypeError):  # an earlier change took the place away
+            for key in path[:-1]:
+                holder = holder[key]
+            holder[path[-1]] = value
+    text = json.dumps(tree).encode("ascii")
+    try:
+        parse_index(build_index(parse_manifest(text, "manifest"), text))
+    except ArtifactError as error:
+        assert error.where  # noqa: PT017 - that it was raised is not what is tested
 
 
 def test_records_have_no_implicit_padding() -> None:

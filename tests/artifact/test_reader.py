@@ -16,6 +16,7 @@ from hvdc.errors import Exit, UsageError
 from layouts.grid import TileGrid, pack
 from layouts.order import HMX_INT8_K4
 from tests.artifacts import Spec, make, make_artifact
+from tests.malformed.make import CORPUS, assemble
 
 SPEC = Spec(layers=2, width=36, heads=2, ffn_width=70, rank=5, linears=2)
 WEIGHT = "blocks.1.ffn.net.0.proj.weight"
@@ -144,3 +145,10 @@ def test_an_index_of_another_artifact_is_refused(root: Path, tmp_path: Path) -> 
     shutil.copytree(root, copy)
     shutil.copy(other / INDEX_NAME, copy / INDEX_NAME)
     assert refusal(copy).code is Code.MANIFEST_HASH
+
+
+def test_a_newer_minor_version_asks_for_an_update(tmp_path: Path) -> None:
+    row = {"name": "manifest-newer-minor", "missing": []}
+    error = refusal(assemble(CORPUS, row, tmp_path / "newer.hvdc"))
+    assert "written by a newer hvdc" in error.what
+    assert error.fix == "update hvdc"

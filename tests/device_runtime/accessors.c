@@ -1,4 +1,5 @@
-/* accessors GOOD BAD: what the public header promises about questions that have no answer, and about failed openings. */
+/* accessors GOOD BAD: what the public header promises about questions that have no answer, and about failed openings.
+ */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,12 +8,12 @@
 
 #include "hvdc/artifact.h"
 
-#define CHECK(what)                                               \
-    do {                                                          \
-        if (!(what)) {                                            \
+#define CHECK(what) \
+    do { \
+        if (!(what)) { \
             (void)fprintf(stderr, "line %d: %s\n", __LINE__, #what); \
-            exit(1);                                              \
-        }                                                         \
+            exit(1); \
+        } \
     } while (0)
 
 static int next_descriptor(void) {

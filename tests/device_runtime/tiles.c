@@ -1,5 +1,5 @@
-/* Packs W[n][k] = 31 n + 7 k (mod 251), which no exchange of indices leaves unchanged, into one tile of each order by the
- * generated macros, and writes the tiles' bytes to standard output. */
+/* Packs W[n][k] = 31 n + 7 k (mod 251), which no exchange of indices leaves unchanged, into one tile of each order by
+ * the generated macros, and writes the tiles' bytes to standard output. */
 #include <stdint.h>
 #include <stdio.h>
 

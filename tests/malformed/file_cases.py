@@ -133,6 +133,10 @@ tensor_case(Code.DATA_PADDING, "padding-column-of-a-tile", "blocks.0.attn1.to_q.
 tensor_case(Code.DATA_PADDING, "minus-128-in-padding", FACTOR, lambda part, t: put(part, 4 * 31, b"\x80"))
 tensor_case(Code.DATA_PADDING, "bias-padding", BIAS, lambda part, t: put(part, -4, f32(1).tobytes()))
 tensor_case(Code.DATA_PADDING, "bias-padding-minus-zero", BIAS, lambda part, t: put(part, 4 * 40, f32(-0.0).tobytes()))
+for where, element in {"first": (2, 0, 0), "middle": (1, 3, 4), "last": (1, 2, 5), "every": (2, 3, 5)}.items():
+    at = 4 * int(np.ravel_multi_index(element, (3, 4, 6)))
+    tensor_case(Code.DATA_PADDING, f"padding-of-the-{where}-dimension", "padded_everywhere",
+                lambda part, t, at=at: put(part, at, f32(1).tobytes()))  # fmt: skip
 tensor_case(Code.DATA_PADDING, "scale-padding-zero", f"{FACTOR}_scale", lambda part, t: put(part, 4 * 16, bytes(4)))
 tensor_case(Code.DATA_SCALE, "scale-nan", f"{WEIGHT}_scale", lambda part, t: put(part, 0, f32(np.nan).tobytes()))
 tensor_case(Code.DATA_SCALE, "scale-infinite", f"{WEIGHT}_scale", lambda part, t: put(part, 124, f32(np.inf).tobytes()))

@@ -42,9 +42,21 @@ raw_case(Code.INDEX_SECTION, "section-overlaps-the-table", section(0, offset=0))
 raw_case(Code.INDEX_SECTION, "section-count-overflows", section(2, count=0xFFFFFFFF, record_bytes=0xFFFFFFF8))
 raw_case(Code.INDEX_SECTION, "section-bytes-overflow", section(1, bytes=2**64 - 8))
 raw_case(Code.INDEX_SECTION, "section-twice", section(3, kind=int(records.Section.FILES)))
-raw_case(Code.INDEX_SECTION, "records-too-small", section(1, count=320, record_bytes=1))
+raw_case(Code.INDEX_SECTION, "records-too-small", section(3, count=9, record_bytes=8))
+raw_case(Code.INDEX_SECTION, "records-misaligned", section(3, count=2, record_bytes=36))
+raw_case(Code.INDEX_SECTION, "records-of-no-bytes", section(3, count=NONE, record_bytes=0, bytes=0))
+raw_case(
+    Code.INDEX_STRING, "strings-of-two-bytes", lambda data: section(4, count=_strings(data) // 2, record_bytes=2)(data)
+)
 raw_case(Code.INDEX_FEATURE, "unknown-required-section", section(3, kind=77))
 raw_case(Code.INDEX_SECTION, "steps-missing", section(3, kind=77, flags=0))
+
+
+def _strings(data: bytes) -> int:
+    """Bytes of the string section, padding included."""
+    return int(
+        np.frombuffer(data, records.SECTION.dtype, 1, records.HEADER.bytes + 4 * records.SECTION.bytes)["bytes"][0]
+    )
 
 
 def _hole(data: bytes) -> bytes:

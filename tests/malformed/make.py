@@ -1,9 +1,9 @@
 """Makes the corpus of damaged artifacts: ``python -m tests.malformed.make``. A test fails when it is stale.
 
-``base/`` is a whole tiny artifact; it is made once and then kept, because readers must go on accepting it: ``python -m
-tests.malformed.make base`` replaces it, which a change of the format alone justifies. Every other folder holds the files that take the place of the base's; ``cases.json``
-says which files are missing, and what C and Python answer after the deep checks. Each case is named after the attack or
-the accident.
+``base/`` is a whole tiny artifact. It is made once and then kept, because readers must go on accepting it; ``python -m
+tests.malformed.make base`` replaces it, which only a change of the format justifies. Every other folder holds the files
+that take the place of the base's; ``cases.json`` says which files are missing, and what C and Python answer after the
+deep checks. Each case is named after the attack or the accident.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ def make(target: Path) -> None:
 
 
 def files_of(root: Path) -> dict[str, bytes]:
-    """Relative path -> bytes of every file below a folder."""
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    """Relative path -> bytes of every file below a folder, but for the corpus's own programs."""
+    files = (p for p in sorted(root.rglob("*")) if p.is_file() and p.suffix not in (".py", ".pyc"))
+    return {p.relative_to(root).as_posix(): p.read_bytes() for p in files if p.name != ".gitattributes"}
 
 
 def assemble(corpus: Path, row: dict[str, object], root: Path) -> Path:

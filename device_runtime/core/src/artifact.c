@@ -1,5 +1,5 @@
-/* Opening an artifact's directory, and closing it. Everything is opened relative to the directory's descriptor and no link is
- * followed, so that an artifact can name nothing outside of itself. */
+/* Opening an artifact's directory, and closing it. Everything is opened relative to the directory's descriptor and no
+ * link is followed, so that an artifact can name nothing outside of itself. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <errno.h>

@@ -17,13 +17,13 @@ typedef struct hvdc_index {
     hvdc_table files, tensors, steps;
     const char *strings; /* ends with a zero byte */
     uint32_t string_bytes;
-    uint32_t *by_name; /* tensor ids in the order of their names; owns the only allocation */
-    uint8_t *is_scale; /* per tensor: whether an INT8 tensor names it; inside by_name's allocation */
+    uint32_t *by_name;    /* tensor ids in the order of their names; owns the only allocation */
+    uint8_t *is_scale;    /* per tensor: whether an INT8 tensor names it; inside by_name's allocation */
     uint32_t adaln, head; /* tensor ids */
 } hvdc_index;
 
-/* Parse and check index.bin as docs/FORMAT.md, "Order of checks", says. `data` is 8-byte aligned and outlives the index.
- * On success hvdc_index_free gives back what the index holds; on failure there is nothing to give back. */
+/* Parse and check index.bin as docs/FORMAT.md, "Order of checks", says. `data` is 8-byte aligned and outlives the
+ * index. On success hvdc_index_free gives back what the index holds; on failure there is nothing to give back. */
 enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index *index, hvdc_error *error);
 void hvdc_index_free(hvdc_index *index);
 

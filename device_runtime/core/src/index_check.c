@@ -21,7 +21,7 @@ static bool multiply(uint64_t *product, uint64_t value) {
     return true;
 }
 
-/* The string at a reference, and its length, at most HVDC_TEXT_LIMIT + 1; NULL if the reference is not a string's start. */
+/* The string at a reference, and its length, at most HVDC_TEXT_LIMIT + 1; NULL if no string starts there. */
 static const char *text_at(const hvdc_index *index, uint32_t reference, size_t *length) {
     if (reference >= index->string_bytes || (reference > 0 && index->strings[reference - 1u] != 0)) return NULL;
     const char *text = index->strings + reference;
@@ -31,9 +31,7 @@ static const char *text_at(const hvdc_index *index, uint32_t reference, size_t *
     return text;
 }
 
-static bool is_path_char(char c) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
-}
+static bool is_path_char(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-'; }
 
 static bool is_name_char(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
@@ -99,8 +97,8 @@ static enum hvdc_code check_file(const hvdc_index *index, uint32_t i, uint32_t f
         in_model = f->block_count > 0 && f->block_count <= layers && f->first_block <= layers - f->block_count;
     }
     if (!HVDC_FILE_KIND_KNOWN(f->kind) || !in_model)
-        REFUSE(INDEX_FILE_RECORD, "file %" PRIu32 ": kind %" PRIu32 " with %" PRIu32 " blocks from %" PRIu32, i, f->kind,
-               f->block_count, f->first_block);
+        REFUSE(INDEX_FILE_RECORD, "file %" PRIu32 ": kind %" PRIu32 " with %" PRIu32 " blocks from %" PRIu32, i,
+               f->kind, f->block_count, f->first_block);
     if (f->first_tensor != first || f->tensor_count < 1u || f->tensor_count > index->tensors.count - first)
         REFUSE(INDEX_FILE_RECORD,
                "file %" PRIu32 ": expected tensors from %" PRIu32 ", found %" PRIu32 " from %" PRIu32, i, first,
@@ -158,8 +156,8 @@ static enum hvdc_code check_tensor_record(const hvdc_index *index, uint32_t i, u
     const hvdc_tensor *t = hvdc_index_tensor(index, i);
     if (t->file != file || !HVDC_FILE_HOLDS(f->kind, t->kind) || !HVDC_EXPERT_KNOWN(t->expert))
         REFUSE(INDEX_TENSOR_RECORD,
-               "tensor %" PRIu32 ": file %" PRIu32 ", kind %" PRIu32 ", expert %" PRIu32 " in file %" PRIu32, i, t->file,
-               t->kind, t->expert, file);
+               "tensor %" PRIu32 ": file %" PRIu32 ", kind %" PRIu32 ", expert %" PRIu32 " in file %" PRIu32, i,
+               t->file, t->kind, t->expert, file);
     bool in_file = f->block_count == 0 ? t->block == HVDC_NONE
                                        : t->block >= f->first_block && t->block - f->first_block < f->block_count;
     if (!in_file) REFUSE(INDEX_TENSOR_RECORD, "tensor %" PRIu32 ": block %" PRIu32, i, t->block);
@@ -205,8 +203,8 @@ static enum hvdc_code check_pair(const hvdc_index *index, uint32_t file, hvdc_er
             count++;
         }
     if (count != 2u || last != first + 1u)
-        REFUSE(INDEX_FILE_RECORD, "file %" PRIu32 ": expected a contiguous feed-forward pair, found %" PRIu32 " weights",
-               file, count);
+        REFUSE(INDEX_FILE_RECORD,
+               "file %" PRIu32 ": expected a contiguous feed-forward pair, found %" PRIu32 " weights", file, count);
     return HVDC_E_OK;
 }
 
@@ -220,9 +218,8 @@ static enum hvdc_code check_tensors(const hvdc_index *index, hvdc_error *error) 
             if (code != HVDC_E_OK) return code;
             uint64_t due = hvdc_align_up(end, HVDC_TENSOR_ALIGNMENT_BYTES);
             if (t->offset != due || t->offset > f->bytes || t->bytes > f->bytes - t->offset)
-                REFUSE(INDEX_OFFSET,
-                       "tensor %" PRIu32 ": expected at %" PRIu64 ", found %" PRIu64 " bytes at %" PRIu64, i, due,
-                       t->bytes, t->offset);
+                REFUSE(INDEX_OFFSET, "tensor %" PRIu32 ": expected at %" PRIu64 ", found %" PRIu64 " bytes at %" PRIu64,
+                       i, due, t->bytes, t->offset);
             end = t->offset + t->bytes;
         }
         if (hvdc_align_up(end, HVDC_REGION_GRANULE_BYTES) != f->bytes)
@@ -257,8 +254,8 @@ static void sift_down(const hvdc_index *index, text_of text, uint32_t *ids, uint
     }
 }
 
-/* Fill `ids` with 0 … count - 1 sorted by their texts; false if two texts are equal. A heap sort: no recursion, no memory,
- * and no input that makes it slow. */
+/* Fill `ids` with 0 … count - 1 sorted by their texts; false if two texts are equal. A heap sort: no recursion, no
+ * memory, and no input that makes it slow. */
 static bool sort_unique(const hvdc_index *index, text_of text, uint32_t *ids, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) ids[i] = i;
     for (uint32_t i = count / 2u; i-- > 0;) sift_down(index, text, ids, i, count);
@@ -343,7 +340,8 @@ static bool is_table(const hvdc_index *index, uint32_t id, const uint32_t shape[
 
 static enum hvdc_code check_schedule(hvdc_index *index, hvdc_error *error) {
     const hvdc_geometry *g = index->geometry;
-    const uint32_t adaln[HVDC_MAX_DIMS] = {g->steps, g->layers, 6, g->width}, head[HVDC_MAX_DIMS] = {g->steps, 2, g->width};
+    const uint32_t adaln[HVDC_MAX_DIMS] = {g->steps, g->layers, 6, g->width};
+    const uint32_t head[HVDC_MAX_DIMS] = {g->steps, 2, g->width};
     index->adaln = hvdc_index_find(index, HVDC_ADALN_NAME);
     index->head = hvdc_index_find(index, HVDC_HEAD_NAME);
     if (!is_table(index, index->adaln, adaln)) REFUSE(INDEX_SCHEDULE, "%s is missing or misshapen", HVDC_ADALN_NAME);

@@ -1,6 +1,6 @@
-/* The deep checks: every byte of the data files. The order, which the Python validator shares: file by file in table order;
- * in a file its hash, then for each tensor in id order the gap before it, its padding, its values; then the gap after the
- * last tensor. The first fault is the answer. */
+/* The deep checks: every byte of the data files. The order, which the Python validator shares: file by file in table
+ * order; in a file its hash, then for each tensor in id order the gap before it, its padding, its values; then the gap
+ * after the last tensor. The first fault is the answer. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -40,7 +40,7 @@ static uint64_t element_bytes(const hvdc_tensor *t) {
     return t->dtype == HVDC_DTYPE_INT8 ? 1u : t->dtype == HVDC_DTYPE_FLOAT32 ? 4u : 8u;
 }
 
-/* Whether elements [first, last) of a row-major tensor hold what padding holds: the bits of 1.0 in scales, else zeros. */
+/* Whether elements [first, last) of a row-major tensor hold what padding holds: 1.0 in scales, else zeros; as bits. */
 static bool is_filler(const stored *s, uint64_t first, uint64_t last) {
     static const uint8_t one[4] = {0x00, 0x00, 0x80, 0x3f}, zero[8];
     uint64_t size = element_bytes(s->tensor);
@@ -146,6 +146,7 @@ static enum hvdc_code check_file(const hvdc_artifact *artifact, uint32_t i, hvdc
 enum hvdc_code hvdc_artifact_validate_deep(const hvdc_artifact *artifact, hvdc_error *error) {
     enum hvdc_code code = HVDC_E_OK;
     if (error != NULL) *error = (hvdc_error){.code = HVDC_E_OK};
-    for (uint32_t i = 0; code == HVDC_E_OK && i < artifact->index.files.count; i++) code = check_file(artifact, i, error);
+    for (uint32_t i = 0; code == HVDC_E_OK && i < artifact->index.files.count; i++)
+        code = check_file(artifact, i, error);
     return code;
 }

@@ -1,14 +1,17 @@
 /* An artifact, mapped: open, validate, and what a runtime asks for. docs/FORMAT.md specifies the format.
  *
- * Lifetime   Every pointer, span and descriptor that these functions hand out belongs to the artifact and is valid until
- *            hvdc_artifact_close. Data files are mapped read-only and shared, so two openings cost memory once. The files
- *            must not change while an artifact is open: a file cut short under a mapping raises SIGBUS, as with any mapping.
- * Errors     Functions that can fail return enum hvdc_code, HVDC_E_OK being 0, and fill `error` if it is not NULL; a failed
- *            open leaves nothing behind and sets *artifact to NULL. Questions about things that the artifact does not have
- *            (a block beyond the last, an unknown name) are not errors: they answer false, NULL or HVDC_NONE.
- * Threads    There is no global state. One artifact may be used by any number of threads at once, except while one closes it.
- * Memory     An open artifact holds one allocation for itself, one of 32 bytes per data file, and one of 5 bytes per tensor.
- *            Accessors do not allocate. */
+ * Lifetime. Every pointer, span and descriptor that these functions hand out belongs to the artifact and is valid until
+ * hvdc_artifact_close. Data files are mapped read-only and shared, so two openings cost memory once. The files must not
+ * change while an artifact is open: a file cut short under a mapping raises SIGBUS, as with any mapping.
+ *
+ * Errors. Functions that can fail return enum hvdc_code, HVDC_E_OK being 0, and fill `error` if it is not NULL; a failed
+ * open leaves nothing behind and sets *artifact to NULL. Questions about things that the artifact does not have (a block
+ * beyond the last, an unknown name) are not errors: they answer false, NULL or HVDC_NONE.
+ *
+ * Threads. There is no global state. One artifact may be used by any number of threads at once, until one closes it.
+ *
+ * Memory. An open artifact holds three allocations: itself, 24 bytes per data file, 5 bytes per tensor. Accessors do not
+ * allocate. Each data file costs a descriptor and a mapping. */
 #ifndef HVDC_ARTIFACT_H
 #define HVDC_ARTIFACT_H
 
@@ -28,16 +31,17 @@ extern "C" {
 #define HVDC_ERROR_FILE_BYTES 256
 #define HVDC_ERROR_MESSAGE_BYTES 512
 
-/* The first fault: its code, the file inside the artifact (or the artifact itself), and a line of text: where in the file,
- * what was expected, what was found. Texts are cut off at the size of their fields. */
+/* The first fault: its code, the file inside the artifact (or the artifact itself), and a line of text: where in the
+ * file, what was expected, what was found. Texts are cut off at the size of their fields. */
 typedef struct hvdc_error {
     enum hvdc_code code;
     char file[HVDC_ERROR_FILE_BYTES];
     char message[HVDC_ERROR_MESSAGE_BYTES];
 } hvdc_error;
 
-/* Bytes of a data file: mapped at `data`; the same bytes are [offset, offset + bytes) of the file behind `fd`, whose path is
- * relative to the artifact. A driver that imports memory by descriptor uses fd and offset, everything else uses data. */
+/* Bytes of a data file: mapped at `data`; the same bytes are [offset, offset + bytes) of the file behind `fd`, whose
+ * path is relative to the artifact. A driver that imports memory by descriptor uses fd and offset, everything else uses
+ * data. */
 typedef struct hvdc_span {
     const uint8_t *data;
     uint64_t bytes;
@@ -53,14 +57,15 @@ const char *hvdc_code_name(enum hvdc_code code);
 /* A sentence for people, without full stop. */
 const char *hvdc_code_meaning(enum hvdc_code code);
 
-/* Open the artifact in a directory and check everything but the contents of its data files: index.bin in full, the hash of
- * manifest.json, and that every data file is there with its recorded size. Other files in the directory are not looked at. */
+/* Open the artifact in a directory and check everything but the contents of its data files: index.bin in full, the hash
+ * of manifest.json, and that every data file is there with its recorded size. Other files in the directory are not
+ * looked at. */
 enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifact, hvdc_error *error);
 
 /* Release everything. NULL is allowed. */
 void hvdc_artifact_close(hvdc_artifact *artifact);
 
-/* Check every byte of the data files: hashes, zero padding, scales, no -128, no NaN or Inf. Reads all of it once or twice. */
+/* Check every byte of the data files: hashes, padding, scales, no -128, no NaN or Inf. Reads everything twice. */
 enum hvdc_code hvdc_artifact_validate_deep(const hvdc_artifact *artifact, hvdc_error *error);
 
 const hvdc_header *hvdc_artifact_header(const hvdc_artifact *artifact);
@@ -75,7 +80,7 @@ const hvdc_file *hvdc_artifact_file(const hvdc_artifact *artifact, uint32_t file
 const hvdc_tensor *hvdc_artifact_tensor(const hvdc_artifact *artifact, uint32_t tensor);
 const hvdc_step *hvdc_artifact_step(const hvdc_artifact *artifact, uint32_t step);
 
-/* The string at a record's reference; NULL for HVDC_NONE. Only references of this artifact's own records are allowed. */
+/* The string at a record's reference; NULL for HVDC_NONE. Ask only for references of this artifact's own records. */
 const char *hvdc_artifact_text(const hvdc_artifact *artifact, uint32_t reference);
 
 /* Id of a tensor by name, or HVDC_NONE: a binary search. */
@@ -98,10 +103,10 @@ bool hvdc_artifact_adapter(const hvdc_artifact *artifact, uint32_t block, hvdc_s
 /* Both feed-forward weights of a block as one contiguous span of its region, so that they can be staged at once. */
 bool hvdc_artifact_ffn_pair(const hvdc_artifact *artifact, uint32_t block, hvdc_span *span);
 
-/* AdaLN row of a step and block: 6 * width floats: shift, scale, gate of attention, then of the feed-forward. NULL beyond. */
+/* AdaLN row of a step and block, or NULL: 6 * width floats: shift, scale, gate of attention, then of the feed-forward. */
 const float *hvdc_artifact_adaln(const hvdc_artifact *artifact, uint32_t step, uint32_t block);
 
-/* Row of a step's output head: 2 * width floats: shift, scale. NULL beyond the last step. */
+/* Row of a step's output head, or NULL: 2 * width floats: shift, scale. */
 const float *hvdc_artifact_head(const hvdc_artifact *artifact, uint32_t step);
 
 #ifdef __cplusplus
