@@ -22,6 +22,10 @@ def default_jobs() -> int:
     return min(len(os.sched_getaffinity(0)), 8)
 
 
+SHOWN_LINEARS = 12
+"""Lines of the table of a split; the manifest lists all."""
+
+
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact to write: NAME.hvdc.")
@@ -117,6 +121,7 @@ def result_facts(built: Built) -> dict[str, Any]:
         "artifact": str(built.path),
         "model_sha256": built.manifest.model_sha256,
         "resumed_files": built.resumed_files,
+        "left_out_energy": built.manifest.source.left_out_energy,
     }
 
 
@@ -173,5 +178,11 @@ def _print_result(built: Built) -> None:
     console.print(f"wrote {built.path}: {len(built.manifest.files)} files, {mib(totals.data_bytes)} MiB")
     if built.resumed_files:
         console.print(f"{built.resumed_files} files were taken over from the unfinished build")
+    if shares := built.manifest.source.left_out_energy:
+        rows = sorted(((linear, f"{share:.3g}") for linear, share in shares.items()), key=lambda row: -float(row[1]))
+        table(
+            "Share of energy that the split left out, worst first", ("linear", ">share of ‖ΔW‖²"), rows[:SHOWN_LINEARS]
+        )
+        console.print(f"{len(shares)} linears in all; manifest.json lists each")
     console.print(f"model_sha256 {built.manifest.model_sha256}")
     console.print(f"next: hvdc validate --deep {built.path}")

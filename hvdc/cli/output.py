@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
-    MofNCompleteColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -146,7 +145,7 @@ class Bar:
     def start(self, what: str, total_bytes: int, items: int) -> None:
         self.finish()
         self._bar = RichProgress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), DownloadColumn(binary_units=True),
+            TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
             TransferSpeedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
             transient=True,
         )  # fmt: skip

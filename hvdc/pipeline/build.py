@@ -92,7 +92,7 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
     def one(file: FilePlan) -> Done:
         with computing:
             data, sources = maker.make(file, buffers.mine(), progress.advance)
-        done = workspace.write(file.path, data.data, sources)
+        done = workspace.write(file.path, data.data, sources, _left_out_energy(checkpoint, file))
         progress.item_done(file.path)
         return done
 
@@ -114,6 +114,13 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
         progress.finish()
     done = workspace.done | fresh
     return [done[file.path] for file in prepared.plan.files], folded
+
+
+def _left_out_energy(checkpoint: Checkpoint, file: FilePlan) -> dict[str, float]:
+    """Of the linears in a file whose factors were just read; empty unless a merged checkpoint is being split."""
+    linears = dict.fromkeys(f"blocks.{t.block}.{t.linear}" for t in file.tensors)
+    known = checkpoint.report.left_out_energy
+    return {linear: known[linear] for linear in linears if linear in known}
 
 
 def _read_bytes(prepared: Prepared, files: list[FilePlan]) -> int:
@@ -175,7 +182,7 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
     """The manifest of a build whose data files are written."""
     g, target = prepared.geometry, prepared.target
     files = file_entries(prepared.plan, done)
-    left_out = prepared.checkpoint.report.left_out_energy
+    left_out = {linear: share for entry in done for linear, share in entry.left_out_energy.items()}
     return Manifest(
         format=Format(),
         tools={"hvdc": __version__, "numpy": np.__version__, "python": platform.python_version()},
@@ -203,7 +210,7 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
         source=Source(
             tensors_sha256=tensors_sha256,
             tensor_count=len(prepared.checkpoint.tensors),
-            left_out_energy=dict(left_out) or None,
+            left_out_energy=left_out or None,
         ),
         parameters=parameters(g),
         totals=prepared.plan.totals(),

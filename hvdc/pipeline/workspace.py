@@ -32,12 +32,14 @@ OWN_ENTRIES = {JOURNAL, JOURNAL + TEMPORARY, ARTIFACT, REPLACED}
 
 @dataclass(frozen=True)
 class Done:
-    """A finished data file: its hash, and the value hashes of the canonical tensors in it."""
+    """A finished data file: its hash, the value hashes of the canonical tensors in it, and the shares of energy that
+    splitting a merged checkpoint left out of its linears."""
 
     path: str
     bytes: int
     sha256: str
     sources: dict[str, str]
+    left_out_energy: dict[str, float]
 
 
 def check_output(output: Path, *, force: bool, resume: bool) -> None:
@@ -158,9 +160,9 @@ class Workspace:
                 file.unlink()  # torn, or not yet noted in the journal when the build stopped
         return done
 
-    def write(self, path: str, data: memoryview, sources: dict[str, str]) -> Done:
+    def write(self, path: str, data: memoryview, sources: dict[str, str], left_out_energy: dict[str, float]) -> Done:
         """Write and sync a data file, then note it in the journal. Raises HvdcError when the disk refuses."""
-        done = Done(path, len(data), hashlib.sha256(data).hexdigest(), sources)
+        done = Done(path, len(data), hashlib.sha256(data).hexdigest(), sources, left_out_energy)
         with _explaining(self.path / path):
             (self.path / path).parent.mkdir(exist_ok=True)
         write_durably(self.path / path, data)

@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+from exporters.schedule import DCM_BOUNDARY, DCM_TIMESTEPS
 from hvdc.cli.main import VERBS, cli
-from hvdc.config import CompileConfig
+from hvdc.config import CompileConfig, load_config
 from hvdc.errors import Exit
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "CLI.md").read_text("utf-8")
@@ -43,3 +44,12 @@ def test_every_setting_is_named() -> None:
 
 def test_every_exit_status_is_named() -> None:
     assert [status for status in Exit if f"\n| {int(status)} |" not in TEXT] == []
+
+
+def test_the_example_configuration_is_valid_and_names_every_setting() -> None:
+    path = Path(__file__).resolve().parents[2] / "examples" / "compile.toml"
+    assert load_config(path, (), {}) == load_config(None, (), {}).model_copy(
+        update={"timesteps": DCM_TIMESTEPS, "expert_boundary": DCM_BOUNDARY}
+    )
+    text = path.read_text("utf-8")
+    assert [key for key in CompileConfig.model_fields if not re.search(rf"^(# )?{key} = ", text, re.MULTILINE)] == []

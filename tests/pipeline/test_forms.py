@@ -19,6 +19,7 @@ from tests.exporters.models import (
     base_of,
     factors_of,
     kohya,
+    merged_of,
     own_of,
     spelled,
     torch_state,
@@ -199,8 +200,6 @@ def test_one_expert_compiles_and_says_so(model: Values, tmp_path: Path) -> None:
 
 def test_a_merged_checkpoint_is_split_and_validates_against_its_two_sources(tmp_path: Path) -> None:
     """‖BA − B'A'‖ is bounded in tests/exporters; here: compile, reported energy, and validation of that route."""
-    from tests.exporters.models import merged_of
-
     rng = np.random.default_rng(1)
     model = {n: (rng.standard_normal(s) * 0.05).astype(np.float32) for n, s in canonical_tensors(RAGGED).items()}
     base = write(tmp_path / "base", spelled(base_of(model), "wan"))
@@ -216,6 +215,36 @@ def test_a_merged_checkpoint_is_split_and_validates_against_its_two_sources(tmp_
     assert refused.status == 3
     assert "rank 1 leaves out too much" in refused.err
     assert not (tmp_path / "n.hvdc").exists()
+
+
+def test_alphas_and_ranks_that_differ_between_linears_validate_too(model: Values, tmp_path: Path) -> None:
+    """The recorded alpha is the largest one: a comparison must take each linear's own from the files."""
+    factors = kohya_lora(model, dots=False)
+    stem = "lora_unet_blocks_1_self_attn_q"
+    factors[f"{stem}.alpha"] = np.float32(3)
+    for part, cut in (("down", np.s_[:2]), ("up", np.s_[:, :2])):
+        factors[f"{stem}.lora_{part}.weight"] = factors[f"{stem}.lora_{part}.weight"][cut]
+    base = write(tmp_path / "base", spelled(base_of(model), "wan"))
+    lora_file = write(tmp_path / "lora", factors)
+    artifact = compiled(base, tmp_path / "a.hvdc", "--adapter", lora_file)
+    done = hvdc("validate", artifact, "--deep", "--against", base, "--adapter", lora_file, "-q")
+    assert done.status == 0, done.out + done.err
+
+
+def test_validation_takes_alpha_from_the_files_and_else_from_the_record(model: Values, tmp_path: Path) -> None:
+    base = write(tmp_path / "base", spelled(base_of(model), "wan"))
+    bare = write(tmp_path / "bare", lora(model))  # no alpha anywhere
+    silent = compiled(base, tmp_path / "a.hvdc", "--adapter", bare, "--lora-alpha", ALPHA)
+    assert hvdc("validate", silent, "--against", base, "--adapter", bare, "-q").status == 0
+    dcm = write(tmp_path / "dcm", spelled(model, "dcm"))
+    other = compiled(dcm, tmp_path / "b.hvdc", "--lora-alpha", 7)
+    done = hvdc("validate", other, "--against", dcm, "-q")
+    assert done.status == 4
+    assert "--lora-alpha" in done.out
+    assert hvdc("validate", other, "--against", dcm, "--lora-alpha", 7, "-q").status == 0
+    done = hvdc("validate", silent, "--against", base, "-q")
+    assert done.status == 4
+    assert "--adapter" in done.out
 
 
 def test_a_negative_alpha_is_refused_because_scales_are_positive(model: Values, tmp_path: Path) -> None:
