@@ -24,16 +24,15 @@ import numpy as np
 from benchmarks.report import write_section
 from exporters.model import DCM_WAN21_1_3B
 from exporters.synth import write_checkpoint
+from exporters.tensor import from_array
 from hvdc.pipeline.build import build
 from hvdc.pipeline.prepare import Request, prepare
 from hvdc.pipeline.progress import Silent
-from layouts.grid import pack_into
+from hvdc.pipeline.tensors import Tiler, pieces
 from layouts.order import HMX_INT8_K4
-from quant.weights import Quantizer
 
 CORES = 2
 REPEATS = 3
-READ_BYTES = 8 << 20
 LAYERS = (2, 8, 30)
 
 
@@ -131,16 +130,12 @@ def _against_gguf() -> Line:
     g, rng = DCM_WAN21_1_3B, np.random.default_rng(0)
     shapes = [(g.width, g.width)] * 8 + [(g.ffn_width, g.width), (g.width, g.ffn_width)]
     weights = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
-    outputs = [np.empty(w.size, np.int8) for w in weights]
+    outputs = [np.empty(w.size, np.uint8) for w in weights]
 
     def ours(weight: np.ndarray, out: np.ndarray) -> None:
-        quantize, (n, k) = Quantizer(), weight.shape
-        strip = max((768 << 10) // (4 * k) // 32, 1) * 32
-        q = np.empty((strip, k), np.int8)
-        for start in range(0, n, strip):
-            rows = weight[start : start + strip]
-            quantize(rows, q[: len(rows)])
-            pack_into(HMX_INT8_K4, q[: len(rows)], out[start * k : (start + len(rows)) * k])
+        tiler, scales = Tiler(weight.shape[1]), np.empty(len(weight), np.float32)
+        for start, rows in pieces(from_array("w", weight), HMX_INT8_K4.col_count):
+            tiler(start, rows, out, scales)
 
     def theirs(weight: np.ndarray) -> None:
         gguf.quants.quantize(weight, gguf.GGMLQuantizationType.Q8_0)

@@ -64,7 +64,10 @@ def foreign_owners(names: tuple[str, ...] = OWN_PACKAGES) -> dict[str, list[str]
     """Import name -> other distributions that install a top-level package of that name."""
     owners: dict[str, list[str]] = {}
     for distribution in metadata.distributions():
-        name = str(distribution.metadata["Name"])
+        try:
+            name = str(distribution.metadata["Name"])
+        except (UnicodeDecodeError, KeyError, TypeError):  # left behind by a broken uninstallation: owns nothing
+            continue
         if name == "hvdc":
             continue
         tops = {Path(str(f)).parts[0].removesuffix(".py") for f in distribution.files or ()}

@@ -30,7 +30,7 @@ class NonFiniteError(ValueError):
 def column_scales(rows: Float32Array) -> Float32Array:
     """``[n]`` FP32 scales of ``rows`` ``[n, k]``. Raises NonFiniteError.
 
-    The maximum of |W| is taken as max(max, −min): two reductions that write nothing, cheaper than a pass for the absolute value.
+    The maximum of |W| is taken as max(max, −min): two reductions that write nothing, cheaper than a pass for |W|.
     NaN and Inf survive both, so finiteness is checked on ``n`` numbers instead of ``n · k``.
     """
     peak = np.maximum(rows.max(axis=1), -rows.min(axis=1))

@@ -87,7 +87,8 @@ def command(
         try:
             built = build(prepared, progress_for(quiet=quiet or as_json))
         except KeyboardInterrupt as stop:
-            raise StoppedError("interrupted", fix="run the same command with --resume, without --force") from stop
+            how = "--resume instead of --force" if force else "--resume"
+            raise StoppedError("interrupted", fix=f"to go on, run the same command with {how}") from stop
     if as_json:
         print_json(plan_facts(prepared) | result_facts(built))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import signal
 import sys
@@ -59,6 +60,11 @@ def cli(ctx: click.Context, verbose: bool) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the ``hvdc`` script; always exits."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored, as for a job of a script
+        signal.signal(signal.SIGINT, _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without × or ‖ shows ?, and the command still works
     arguments = sys.argv[1:] if arguments is None else arguments
     sys.exit(run(arguments))
 
@@ -67,7 +73,8 @@ def run(arguments: list[str]) -> int:
     """Run a command line and return its exit status; every error ends as a message on standard error."""
     try:
         result = cli.main(arguments, prog_name="hvdc", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # None: it was closed before we were started
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output went away, as in `hvdc inspect … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILURE
@@ -79,6 +86,9 @@ def run(arguments: list[str]) -> int:
 
 
 def _interrupt(signum: int, frame: Any) -> None:
+    """The first signal stops the work, which takes a moment; an impatient second one must not tear that apart."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

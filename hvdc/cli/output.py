@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
@@ -90,7 +91,8 @@ def print_error(error: BaseException, *, as_json: bool) -> int:
     """Say what is wrong, where, why and what to do; returns the exit status."""
     status, fields = describe_error(error)
     if as_json:
-        print_json({"error": fields | {"exit_status": int(status)}})
+        with contextlib.suppress(OSError):  # standard output may be what failed
+            print_json({"error": fields | {"exit_status": int(status)}})
     console = err()
     console.print(f"error: {fields['what']}", style="bold red" if console.is_terminal else None)
     for name in ("where", "expected", "found", "fix"):
@@ -133,7 +135,7 @@ def progress_for(*, quiet: bool) -> Progress:
     """A bar on a terminal, plain lines otherwise, nothing when quiet. All on standard error."""
     if quiet:
         return Silent()
-    return Bar() if sys.stderr.isatty() else Lines()
+    return Bar() if sys.stderr is not None and sys.stderr.isatty() else Lines()
 
 
 class Bar:

@@ -9,13 +9,14 @@ from typing import Any
 
 import click
 
+from exporters.errors import CheckpointError
 from exporters.model import PRESETS
 from exporters.names import LAYOUTS
 from exporters.synth import write_checkpoint
 from hvdc.cli.compile import default_jobs
 from hvdc.cli.output import mib, out, print_json, progress_for
 from hvdc.config import load_config
-from hvdc.errors import UsageError
+from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.splat import build_splat
 from hvdc.targets import target_names
 
@@ -55,6 +56,7 @@ def checkpoint(
 
     Layouts wan and diffusers hold the semantic expert only, as their published files do.
     """
+    _check_destination(output, force=force)
     geometry = PRESETS[preset] if layers is None else replace(PRESETS[preset], layers=layers)
     progress, last = progress_for(quiet=quiet or as_json), [-1]
 
@@ -71,6 +73,10 @@ def checkpoint(
         written = write_checkpoint(
             output, geometry, layout=layout, dtype=dtype, seed=seed, overwrite=force, progress=report
         )  # fmt: skip
+    except CheckpointError as error:  # no checkpoint is bad: this one could not be written
+        raise HvdcError(
+            error.what, where=error.where, expected=error.expected, found=error.found, fix=error.fix
+        ) from error
     finally:
         if last[0] >= 0:
             progress.finish()
@@ -81,6 +87,16 @@ def checkpoint(
             f"wrote {written.path}: {written.tensors:,} tensors, {written.parameters:,} parameters, "
             f"{mib(written.total_bytes)} MiB of random values"
         )
+
+
+def _check_destination(path: Path, *, force: bool) -> None:
+    """Raises UsageError for a place where no file can or may be written."""
+    if not path.parent.is_dir():
+        raise UsageError("the output's directory does not exist", where=str(path.parent), fix=f"mkdir -p {path.parent}")
+    if path.exists() and not path.is_file():
+        raise UsageError("the output is there and is not a file", where=str(path), fix="choose another -o")
+    if path.exists() and not force:
+        raise UsageError("the output exists", where=str(path), fix="choose another -o, or --force to replace it")
 
 
 @command.command()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import click
 
+from exporters.errors import CheckpointError
 from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.validate import validate_deep
 from hvdc.cli.output import describe_error, json_number, out, print_json, progress_for, table
@@ -52,13 +55,17 @@ def command(
             checks["layout"] = []
             if deep:
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
-                checks["deep"] = validate_deep(opened, _by_file(progress))
+                checks["deep"] = validate_deep(opened, _by_file(progress, opened.manifest))
             if against is not None:
                 with open_source(against, adapter, opened.manifest, lora_alpha=lora_alpha) as checkpoint:
                     comparison = compare(opened, checkpoint, progress)
                 checks["against"] = list(comparison.findings)
     except ArtifactError as error:
         checks["layout"] = [error]
+    except CheckpointError as error:
+        if junit is not None:
+            _write_junit(junit, artifact, checks, unreadable=error)
+        raise
     finally:
         progress.finish()
     if junit is not None:
@@ -70,15 +77,15 @@ def command(
     return Exit.BAD_ARTIFACT if any(checks.values()) else Exit.OK
 
 
-def _by_file(progress: Progress) -> Any:
-    """Adapt per-file byte counts: a piece is done when the next file begins."""
-    last: list[str] = []
+def _by_file(progress: Progress, manifest: Manifest) -> Callable[[str, int], None]:
+    """Adapt counts of checked bytes: a file is done when all of its bytes are."""
+    left = {file.path: file.bytes for file in manifest.files}
 
     def report(path: str, size: int) -> None:
-        if last and last[-1] != path:
-            progress.item_done(last[-1])
-        last[:] = [path]
         progress.advance(size)
+        left[path] -= size
+        if size and not left[path]:
+            progress.item_done(path)
 
     return report
 
@@ -124,13 +131,21 @@ def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: C
     console.print(f"{artifact}: {'sound' if not any(checks.values()) else 'NOT sound'}")
 
 
-def _write_junit(path: Path, artifact: Path, checks: dict[str, list[ArtifactError]]) -> None:
-    """One test case a check, as CI systems read it."""
+def _write_junit(
+    path: Path, artifact: Path, checks: dict[str, list[ArtifactError]], *, unreadable: CheckpointError | None = None
+) -> None:
+    """One test case a check, as CI systems read it; a checkpoint that cannot be read is an error of the last check."""
     failed = sum(bool(findings) for findings in checks.values())
-    suite = ElementTree.Element("testsuite", name="hvdc validate", tests=str(len(checks)), failures=str(failed))
+    errors = 0 if unreadable is None else 1
+    suite = ElementTree.Element(
+        "testsuite", name="hvdc validate", tests=str(len(checks) + errors), failures=str(failed), errors=str(errors)
+    )
     for check, findings in checks.items():
         case = ElementTree.SubElement(suite, "testcase", classname=artifact.name, name=check)
         for finding in findings:
             failure = ElementTree.SubElement(case, "failure", message=finding.what, type=finding.code.name)
             failure.text = str(finding)
+    if unreadable is not None:
+        case = ElementTree.SubElement(suite, "testcase", classname=artifact.name, name="against")
+        ElementTree.SubElement(case, "error", message=unreadable.what, type="CheckpointError").text = str(unreadable)
     ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)

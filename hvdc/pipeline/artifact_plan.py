@@ -1,4 +1,4 @@
-"""Which file holds which tensor, where, and from what it is made: decided from the geometry alone, before a weight is read.
+"""Which file holds which tensor, where, and from what it is made: decided from the geometry, before a weight is read.
 
 The same plan drives the dry run, the compiler and the splat artifact.
 """

@@ -57,12 +57,19 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     after CheckpointError it is gone, for no resumed build of that checkpoint could succeed.
     """
     request = prepared.request
-    assert request.output is not None
+    if request.output is None:
+        raise ValueError("a build needs an output")
     identity = fingerprint(prepared)
     with Workspace(request.output, identity, resume=request.resume, replace=request.force) as workspace:
         resumed = len(workspace.done)
         try:
             done, folded = _data_files(prepared, workspace, progress)
+            if fingerprint(prepared) != identity:
+                raise CheckpointError(
+                    "the checkpoint changed while it was compiled",
+                    where=str(request.checkpoint),
+                    fix="run the command again when nothing writes to it any more",
+                )
         except CheckpointError:
             workspace.discard()
             raise

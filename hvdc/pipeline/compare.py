@@ -98,7 +98,7 @@ def _tensor(a: Artifact, b: Artifact, name: str) -> TensorDifference | None:
     with np.errstate(all="ignore"):  # a damaged scale may be anything
         error = np.abs(x - y)
         signal, noise = float(np.square(x).sum()), float(np.square(error).sum())
-    ratio = np.inf if noise == 0 else -np.inf if signal == 0 else 10 * np.log10(signal / noise)
+        ratio = np.inf if noise == 0 else -np.inf if signal == 0 else 10 * np.log10(signal / noise)
     return TensorDifference(name, int((x != y).sum()), x.size, float(error.max()), float(ratio))
 
 

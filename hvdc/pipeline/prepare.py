@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -48,13 +48,13 @@ class Request:
     output: Path | None
     """None for a dry run without `-o`."""
     adapter: Path | None = None
-    config: CompileConfig = CompileConfig()
+    config: CompileConfig = field(default_factory=CompileConfig)
     jobs: int = 1
     resume: bool = False
     force: bool = False
 
     def inputs(self) -> list[Path]:
-        """The files of checkpoint and adapter. What hvdc itself writes there, as in `compile . -o out.hvdc`, is none."""
+        """The files of checkpoint and adapter; not what hvdc itself writes there, as in `compile . -o out.hvdc`."""
         paths = [path for path in (self.checkpoint, self.adapter) if path is not None]
         files = [f for p in paths for f in ([p] if p.is_file() else sorted(filter(Path.is_file, p.rglob("*"))))]
         made = (".hvdc", ".hvdc.partial")

@@ -1,7 +1,7 @@
 """A structurally complete artifact with constant weights, in seconds: for CI that has no model.
 
-It is the compiler's own path over tensors that are constants: weights and factors one value, gains 1, everything else 0 (time embedders
-too, so that the modulation tables are 0).
+It is the compiler's own path over tensors that are constants: weights and factors one value, gains 1, everything else 0
+(time embedders too, so that the modulation tables are 0).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Advance = Callable[[int], None]
 """Called with the bytes of float32 values that were consumed."""
 
 STRIP_BYTES = 768 << 10
-"""FP32 bytes of a strip: small enough for a core's cache, large enough that threads rarely meet at the interpreter's lock."""
+"""FP32 bytes of a strip: small enough for a core's cache, so large that threads rarely meet at the interpreter lock."""
 
 
 class Buffers:
@@ -45,9 +45,29 @@ class InterruptedBuildError(Exception):
     """The build was asked to stop."""
 
 
+class Tiler:
+    """Quantises strips of a weight and stores them in tile order, with scratch memory of its own: one per thread."""
+
+    def __init__(self, padded_k: int) -> None:
+        self._quantize = Quantizer()
+        self._q = np.zeros((0, padded_k), np.int8)
+
+    def __call__(self, start: int, rows: Float32Array, out: Buffer, scales: Float32Array) -> None:
+        """Rows ``[start, start + n)`` of W, FP32 ``[n, k]``, into the tiles ``out`` and the ``scales`` of the whole weight.
+
+        ``start`` is a multiple of the tile's columns, and so is n but for the last strip. Raises NonFiniteError.
+        """
+        n, k = rows.shape
+        padded_n, padded_k = align_up(n, HMX_INT8_K4.col_count), self._q.shape[1]
+        if len(self._q) != padded_n:
+            self._q = np.zeros((padded_n, padded_k), np.int8)  # so that padding rows and columns are zero
+        scales[start : start + n] = self._quantize(rows, self._q[:n, :k])
+        pack_into(HMX_INT8_K4, self._q, out[start * padded_k : (start + padded_n) * padded_k])
+
+
 @dataclass
 class FileMaker:
-    """Fills the bytes of planned files from canonical tensors and computed tables. Safe to call from several threads."""
+    """Fills the bytes of planned files from canonical tensors and tables. Safe to call from several threads."""
 
     tensors: Mapping[str, Tensor]
     tables: Mapping[str, npt.NDArray[np.generic]]
@@ -77,22 +97,15 @@ class FileMaker:
 
     def _weight(self, plan: TensorPlan, source: Tensor, out: Buffer, scales: Float32Array, advance: Advance) -> str:
         """Quantise and tile one weight into ``out``; scales of padding columns are 1."""
-        n, k = source.shape
-        padded_k, tile_rows = plan.padded_shape[1], HMX_INT8_K4.col_count
-        quantize, digest = Quantizer(), ValueHash()
-        q = np.zeros((0, padded_k), np.int8)
+        tiler, digest, n = Tiler(plan.padded_shape[1]), ValueHash(), source.shape[0]
         scales[n:] = 1.0
-        for start, rows in self._pieces(source, tile_rows):
+        for start, rows in self._pieces(source, HMX_INT8_K4.col_count):
             digest.update(rows)
-            count, padded = rows.shape[0], align_up(rows.shape[0], tile_rows)
-            if len(q) != padded:
-                q = np.zeros((padded, padded_k), np.int8)  # so that padding rows and columns are zero
             try:
-                scales[start : start + count] = quantize(rows, q[:count, :k])
+                tiler(start, rows, out, scales)
             except NonFiniteError:
                 check_finite(source, rows, start)  # says which tensor of which file
                 raise
-            pack_into(HMX_INT8_K4, q, out[start * padded_k : (start + padded) * padded_k])
             advance(rows.nbytes)
         if plan.times_alpha:
             scales[:n] *= np.float32(self.alpha_over_rank)

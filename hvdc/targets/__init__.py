@@ -1,4 +1,7 @@
-"""Target descriptions: what a phone's SoC can do, each value with its source. One TOML file per SoC lies beside this module."""
+"""Target descriptions: what a phone's SoC can do, each value with its source.
+
+One TOML file per SoC lies beside this module.
+"""
 
 from __future__ import annotations
 

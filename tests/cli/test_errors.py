@@ -1,17 +1,19 @@
-"""Help, exit statuses and errors: what is wrong, where, what was expected and found, what to do; no traceback unasked."""
+"""Help, exit statuses, errors: what is wrong, where, what was expected and found, what to do; no traceback unasked."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hvdc.cli.main import VERBS
-from tests.commands import SMALL_VIDEO, hvdc, process
+from tests.commands import SMALL_VIDEO, command_line, environment, hvdc, process
 
 COMMANDS = [[verb] for verb in VERBS] + [["synth", "checkpoint"], ["synth", "artifact"]]
 
@@ -182,10 +184,6 @@ def test_a_reader_that_goes_away_is_no_error_to_see(tiny_artifact: Path) -> None
         ["inspect", tiny_artifact, "--tensors", "*", "--json"],
         ["inspect", tiny_artifact, "--tensors", "*"],
     ):
-        import subprocess
-
-        from tests.commands import command_line, environment
-
         child = subprocess.Popen(
             command_line(*arguments), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
@@ -199,24 +197,48 @@ def test_a_reader_that_goes_away_is_no_error_to_see(tiny_artifact: Path) -> None
         assert said == ""
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
+def test_standard_output_that_is_full_is_said(more: list[str], tiny_artifact: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command_line("inspect", tiny_artifact, *more), env=environment(), stdout=full, stderr=subprocess.PIPE,
+            text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_closed_streams_are_no_failure(tiny_artifact: Path) -> None:
+    """As under cron: `hvdc validate … >&-`."""
+    for close in (">&-", "2>&-", ">&- 2>&-"):
+        line = f'"$@" {close}'
+        done = subprocess.run(
+            ["/bin/sh", "-c", line, "sh", *command_line("validate", tiny_artifact, "--deep")], env=environment(),
+            check=False, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_terminal_without_unicode_gets_question_marks(tiny_artifact: Path, tiny_checkpoint: Path) -> None:
+    env = environment(LC_ALL="C", PYTHONIOENCODING="ascii")
+    done = process("inspect", tiny_artifact, env=env)
+    assert done.status == 0, done.err
+    assert "64 ? 64" in done.out
+    assert process("compile", tiny_checkpoint, "--dry-run", env=env).status == 0
+
+
 def test_help_is_quick_to_load() -> None:
     """`hvdc --help` imports neither torch nor numpy, nor any verb."""
-    import subprocess
-    import sys
-
-    from tests.commands import environment
-
-    code = "import sys; from hvdc.cli.main import run; run(['--help']); print([m for m in sys.modules if m in ('torch', 'numpy', 'rich', 'pydantic')])"
+    code = (
+        "import sys; from hvdc.cli.main import run; run(['--help'])\n"
+        "print([m for m in ('torch', 'numpy', 'rich', 'pydantic') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_compiling_a_safetensors_file_needs_no_torch(ragged_checkpoint: Path, tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
-    from tests.commands import environment
-
     code = "import sys; from hvdc.cli.main import run; s = run(sys.argv[1:]); sys.exit(s or 'torch' in sys.modules)"
     arguments = ["compile", ragged_checkpoint, "-o", tmp_path / "a.hvdc", *SMALL_VIDEO, "-q"]
     subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment(), check=True, timeout=60)

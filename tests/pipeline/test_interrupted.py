@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -52,6 +54,18 @@ def test_an_interrupted_compile_is_resumed_to_the_same_bytes(
     assert 3 <= resumed.json()["resumed_files"] < 28
     assert tree(output) == whole
     assert not partial(output).exists()
+
+
+@pytest.mark.parametrize("gap_s", [0.0, 0.005, 0.03])
+def test_an_impatient_second_ctrl_c_changes_nothing(gap_s: float, slow_checkpoint: Path, tmp_path: Path) -> None:
+    with started(*arguments(slow_checkpoint, tmp_path / "a.hvdc")) as running:
+        running.wait_for("compiling 3/")
+        running.child.send_signal(signal.SIGINT)
+        time.sleep(gap_s)
+        running.child.send_signal(signal.SIGINT)
+        done = running.end()
+    assert done.status == 130, done.err
+    assert "Traceback" not in done.err
 
 
 def test_an_interrupted_replacement_keeps_the_old_artifact_and_is_resumed(
@@ -103,6 +117,31 @@ def test_a_second_compile_into_one_output_is_refused(
         running.child.send_signal(signal.SIGCONT)
         assert running.end().status == 0
     assert tree(output) == whole
+
+
+def test_a_checkpoint_that_changes_under_the_compiler_is_refused(slow_checkpoint: Path, tmp_path: Path) -> None:
+    """Half of one model and half of another would be a sound artifact of neither."""
+    checkpoint = Path(shutil.copy(slow_checkpoint, tmp_path / "model"))
+    with held(checkpoint, tmp_path / "a.hvdc") as running:
+        with checkpoint.open("r+b") as file:
+            file.seek(-2, os.SEEK_END)
+            file.write(b"\x00\x3f")
+        running.child.send_signal(signal.SIGCONT)
+        done = running.end()
+    assert done.status == 3
+    assert "changed while it was compiled" in done.err
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_checkpoint_that_shrinks_under_the_compiler_is_refused(slow_checkpoint: Path, tmp_path: Path) -> None:
+    checkpoint = Path(shutil.copy(slow_checkpoint, tmp_path / "model"))
+    with held(checkpoint, tmp_path / "a.hvdc") as running:
+        os.truncate(checkpoint, checkpoint.stat().st_size // 4)
+        running.child.send_signal(signal.SIGCONT)
+        done = running.end()
+    assert done.status == 3, done.err
+    assert "Traceback" not in done.err
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
 def test_a_disk_that_fills_up_is_said_and_the_build_resumes_when_there_is_room(

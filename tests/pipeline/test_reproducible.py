@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -59,8 +60,6 @@ def test_fresh_processes_elsewhere(variables: str, tiny_checkpoint: Path, tiny_a
 def test_the_vector_instructions_were_really_off() -> None:
     if not vector_instructions():
         pytest.skip("this CPU offers nothing beyond numpy's baseline")
-    import subprocess
-
     code = "from tests.pipeline.test_reproducible import vector_instructions; print(vector_instructions())"
     env = environment(**PROCESSES["no vector instructions"][0])
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd=ROOT, capture_output=True, text=True, check=True)
