@@ -1,7 +1,8 @@
 """The bound that compiling is measured against: one pass over the same bytes.
 
-Reads the checkpoint, computes SHA-256 of what it reads and of what it writes, and writes as many output bytes in as many files,
-each synced, as the artifact has. No arithmetic. ``python -m benchmarks.bench_compile_pass CHECKPOINT ARTIFACT DIRECTORY``.
+Reads the checkpoint, computes SHA-256 of what it reads and of what it writes, and writes as many output bytes in as
+many files, each synced, as the artifact has. No arithmetic.
+``python -m benchmarks.bench_compile_pass CHECKPOINT ARTIFACT DIRECTORY``
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ def _split(order: TileOrder, padded: Array) -> Array:
 def _widened(order: TileOrder) -> tuple[TileOrder, int]:
     """The same order over words that hold the fastest row mode, and that mode's extent.
 
-    W is contiguous in k, so when the fastest digit of the tile is a digit of k, those elements already lie together in W:
-    moving them as one word makes packing a transposition of words instead of bytes.
+    W is contiguous in k, so when the fastest digit of the tile is a digit of k, those elements already lie together in
+    W: moving them as one word makes packing a transposition of words instead of bytes.
     """
     fastest = order.rows[-1]
     if fastest.stride != 1 or fastest.extent * order.element_bytes not in (2, 4, 8):
@@ -127,7 +127,7 @@ def pack(order: TileOrder, weight: Array) -> Array:
 
 
 def unpack_padded(order: TileOrder, packed: Array, n_tiles: int, k_tiles: int) -> Array:
-    """The padded matrix ``[n_tiles · 32, k_tiles · 32]`` of a flat packed array (any 1-, 2-… byte dtype of the order)."""
+    """The padded matrix ``[n_tiles · 32, k_tiles · 32]`` of a flat packed array."""
     wide, v = _widened(order)
     word = np.dtype(f"u{order.element_bytes * v}")
     out = np.empty((n_tiles * order.col_count, k_tiles * order.row_count), packed.dtype)

@@ -3,7 +3,8 @@
 A `TileOrder` is the only description of a byte order in this project (the idea of CuTe's layouts). The packer and the
 unpacker (`layouts.grid`) and the C macros (`layouts.c_header`) are all derived from it; no second formula exists.
 
-For weights, row is the input channel k and col the output column n. For activations, row is the token and col the channel.
+For weights, row is the input channel k and col the output column n. For activations, row is the token and col the
+channel.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ HMX_FP16_2 = TileOrder(
     rows=(Mode(16, 64), Mode(2, 1)),
     cols=(Mode(32, 2),),
 )
-"""FP16 tile of the NPU's matrix unit: halfword 64·(row/2) + 2·col + (row mod 2), for weights (k, n) and activations alike."""
+"""FP16 tile of the NPU's matrix unit, for weights (k, n) and activations: halfword 64·(row/2) + 2·col + (row mod 2)."""
 
 TILE_ORDERS = (HMX_INT8_K4, HMX_FP16_2)
 BY_NAME = {order.name: order for order in TILE_ORDERS}

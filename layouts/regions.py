@@ -1,7 +1,7 @@
 """Regions: tensors laid one behind the other in a file that both engines can map.
 
-Every tensor starts at a multiple of `TENSOR_ALIGNMENT_BYTES`; a region's size is a multiple of `REGION_GRANULE_BYTES`; the gaps
-in between hold zeros and are always smaller than the alignment that caused them.
+Every tensor starts at a multiple of `TENSOR_ALIGNMENT_BYTES`; a region's size is a multiple of
+`REGION_GRANULE_BYTES`; the gaps in between hold zeros and are always smaller than the alignment that caused them.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ def align_up(value: int, alignment: int) -> int:
 
 
 def plan_region(name: str, items: Iterable[Item], cap_bytes: int | None = None) -> Region:
-    """Place ``items`` in order. Raises RegionTooLargeError above ``cap_bytes``, ValueError for an empty region or tensor."""
+    """Place ``items`` in order.
+
+    Raises RegionTooLargeError above ``cap_bytes``, ValueError for an empty region or tensor.
+    """
     placements: list[Placement] = []
     end = 0
     for item in items:

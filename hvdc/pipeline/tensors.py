@@ -53,7 +53,7 @@ class Tiler:
         self._q = np.zeros((0, padded_k), np.int8)
 
     def __call__(self, start: int, rows: Float32Array, out: Buffer, scales: Float32Array) -> None:
-        """Rows ``[start, start + n)`` of W, FP32 ``[n, k]``, into the tiles ``out`` and the ``scales`` of the whole weight.
+        """Rows ``[start, start + n)`` of W, FP32 ``[n, k]``, into ``out`` and ``scales`` of the whole weight.
 
         ``start`` is a multiple of the tile's columns, and so is n but for the last strip. Raises NonFiniteError.
         """
