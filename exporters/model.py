@@ -107,7 +107,7 @@ def _embedder(prefix: str, g: Geometry) -> Iterator[tuple[str, tuple[int, ...]]]
 
 
 def norm_gains(g: Geometry, block: str) -> list[str]:
-    """Names of a block's norm parameters, ``width`` channels each: the qk gains, then the affine cross-attention norm."""
+    """Names of a block's norm parameters, ``width`` channels each: qk gains, then the affine cross-attention norm."""
     names = [f"{block}.{attn}.{norm}.weight" for attn in ("attn1", "attn2") for norm in ("norm_q", "norm_k")]
     return names + ([f"{block}.norm2.weight", f"{block}.norm2.bias"] if g.cross_attn_norm else [])
 

@@ -11,6 +11,7 @@ import pytest
 from hvdc.artifact.reader import open_artifact
 from tests.artifacts import Spec, make_artifact
 from tests.device_runtime.dump import dump
+from tests.fixtures.make import FOLDER
 from tests.malformed.make import CORPUS
 
 SPECS = {
@@ -40,6 +41,13 @@ def test_both_readers_dump_a_compiled_artifact_the_same(
     programs: dict[str, Path], request: pytest.FixtureRequest, fixture: str
 ) -> None:
     root: Path = request.getfixturevalue(fixture)
+    status, text = c_dump(programs["hvdc_dump"], "--deep", root)
+    with open_artifact(root) as artifact:
+        assert (status, json.loads(text)) == (0, dump(artifact, True))
+
+
+@pytest.mark.parametrize("root", sorted(FOLDER.glob("*/tiny.hvdc")), ids=lambda root: root.parent.name)
+def test_both_readers_open_every_older_minor_version(programs: dict[str, Path], root: Path) -> None:
     status, text = c_dump(programs["hvdc_dump"], "--deep", root)
     with open_artifact(root) as artifact:
         assert (status, json.loads(text)) == (0, dump(artifact, True))
