@@ -44,8 +44,8 @@ _EXP_TERMS = tuple(1.0 / math.factorial(n) for n in range(14, 1, -1))
 _SIN_TERMS = tuple((-1.0) ** (n // 2) / math.factorial(n) for n in range(19, 3, -2))
 _COS_TERMS = tuple((-1.0) ** (n // 2) / math.factorial(n) for n in range(18, 2, -2))
 
-_ROWS_AT_ONCE = 1024
-"""Rows of a weight widened to float64 at a time: 12 MiB at 1536 columns. The result doesn't depend on it."""
+_ROWS_AT_ONCE = 128
+"""Rows of a weight widened to float64 at a time: 1.5 MiB at 1536 columns. The result doesn't depend on it."""
 
 
 def _horner(z: Float64Array, terms: tuple[float, ...]) -> Float64Array:
@@ -158,8 +158,8 @@ def rational_power(base: float, numerator: int, denominator: int) -> float:
 def linear64(weight: Tensor, bias: Tensor, x: Float64Array) -> Float64Array:
     """``y[s, n] = Σ_k W[n, k]·x[s, k] + b[n]``: ``x [S, K]`` float64 to ``[S, N]`` float64.
 
-    The products of one output are added one at a time in the order k = 0, 1, …, then the bias, each
-    multiplication and addition rounded by itself. Rows of W are read and widened in groups.
+    The products of one output are added in a tree of halves (`_tree_sum`), then the bias, each multiplication and
+    addition rounded by itself. Rows of W are read and widened in groups.
 
     Raises:
         CheckpointError: shapes don't fit, or a weight or bias is NaN or infinite.
@@ -176,12 +176,23 @@ def linear64(weight: Tensor, bias: Tensor, x: Float64Array) -> Float64Array:
     y = np.empty((x.shape[0], rows), dtype=np.float64)
     for start in range(0, rows, _ROWS_AT_ONCE):
         stop = min(start + _ROWS_AT_ONCE, rows)
-        block = check_finite(weight, weight.rows(start, stop), start)
-        columns = np.ascontiguousarray(block.T, dtype=np.float64)  # [K, rows]: one k is contiguous
-        total = np.zeros((x.shape[0], stop - start), dtype=np.float64)
-        product = np.empty_like(total)
-        for k in range(inner):
-            np.multiply(columns[k], x[:, k : k + 1], out=product)
-            np.add(total, product, out=total)
-        y[:, start:stop] = total
+        block = check_finite(weight, weight.rows(start, stop), start).astype(np.float64)
+        product = np.empty_like(block)
+        for step, vector in enumerate(x):
+            np.multiply(block, vector, out=product)
+            y[step, start:stop] = _tree_sum(product)
     return np.add(y, check_finite(bias, bias.read()).astype(np.float64))
+
+
+def _tree_sum(terms: Float64Array) -> Float64Array:
+    """Sums over the last axis of ``terms [N, K]``, which is overwritten: ``[N]``.
+
+    The second half is added to the first, term by term, until one is left; of an odd number the middle one waits. The
+    order is a function of K alone, every addition is an elementwise one, and the error grows with log K.
+    """
+    count = terms.shape[1]
+    while count > 1:
+        kept = (count + 1) // 2
+        np.add(terms[:, : count - kept], terms[:, kept:count], out=terms[:, : count - kept])
+        count = kept
+    return terms[:, 0]

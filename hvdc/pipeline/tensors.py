@@ -22,8 +22,8 @@ Buffer = npt.NDArray[np.uint8]
 Advance = Callable[[int], None]
 """Called with the bytes of float32 values that were consumed."""
 
-STRIP_BYTES = 768 << 10
-"""FP32 bytes of a strip: small enough for a core's cache, so large that threads rarely meet at the interpreter lock."""
+STRIP_BYTES = 3 << 20
+"""FP32 bytes of a strip: small enough for the cache, so large that threads rarely wait for the interpreter lock."""
 
 
 class Buffers:

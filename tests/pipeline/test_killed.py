@@ -20,7 +20,7 @@ def test_kill_9_anywhere_then_resume(tmp_path: Path) -> None:
     folder = tmp_path / "killed"
     folder.mkdir()
     done = subprocess.run(
-        [sys.executable, "-m", "tests.pipeline.killed", str(checkpoint), str(folder), "2"],
+        [sys.executable, "-m", "tests.pipeline.killed", str(checkpoint), str(folder), "1"],
         env=environment(), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
