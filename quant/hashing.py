@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,45 +13,44 @@ Float32Array = npt.NDArray[np.float32]
 
 
 class ValueHash:
-    """SHA-256 of a tensor's FP32 values, fed in pieces.
+    """SHA-256 of a tensor's FP32 values, fed as rows (slices of its first axis) in order.
 
-    If every value is a bfloat16 (the low 16 bits of its FP32 form are zero), the high halves are hashed and the digest
-    is tagged ``bf16:``, else the FP32 bytes, tagged ``fp32:``. Both are functions of the values alone, so an fp32 and a
-    bf16 file that hold the same model agree, and a bf16 model costs half the hashing. Bytes are little-endian, in C
-    order.
+    A row whose values are all bfloat16 (the low 16 bits of their FP32 forms are zero) is *narrow*: its high halves are
+    hashed; of any other row the FP32 words are. At the end follows a byte for each row, 1 if narrow, else 0. So the
+    hash is a function of the values alone: an fp32 and a bf16 file that hold the same model agree, and a bf16 model
+    costs half the hashing. All numbers are little-endian, in C order.
     """
 
     def __init__(self) -> None:
-        self._narrow = hashlib.sha256()
-        self._wide: hashlib._Hash | None = None
-        """None as long as every value was a bfloat16."""
-        self._held: list[npt.NDArray[np.uint16]] = []
+        self._sha256 = hashlib.sha256()
+        self._narrow: list[bytes] = []
 
-    def update(self, values: Float32Array) -> None:
-        """Feed the next values (C-contiguous FP32)."""
-        words = values.reshape(-1).view("<u4")
-        if self._wide is None:
-            if not int(np.bitwise_or.reduce(_in_pairs(words), initial=0)) & 0x0000FFFF_0000FFFF:
-                half = (words >> 16).astype("<u2")
-                self._narrow.update(half.data)
-                self._held.append(half)
-                return
-            self._wide = self._widened()
-        self._wide.update(words.data)
+    def update(self, rows: Float32Array) -> None:
+        """Feed the next rows: C-contiguous FP32 ``[n, …]``."""
+        if rows.size == 0:
+            return
+        words = rows.reshape(rows.shape[0], -1).view("<u4")
+        narrow = _low_halves(words) == 0
+        for start, stop in _runs(narrow):
+            part = words[start:stop]
+            self._sha256.update((part >> 16).astype("<u2").data if narrow[start] else part.data)
+        self._narrow.append(narrow.tobytes())
 
-    def _widened(self) -> hashlib._Hash:
-        """A value that bfloat16 cannot hold: the FP32 hash of what came before."""
-        wide = hashlib.sha256()
-        for half in self._held:
-            wide.update((half.astype("<u4") << 16).data)
-        self._held.clear()
-        return wide
-
-    def digest(self) -> str:
-        """``bf16:…`` or ``fp32:…`` with 64 hex digits."""
-        return f"bf16:{self._narrow.hexdigest()}" if self._wide is None else f"fp32:{self._wide.hexdigest()}"
+    def hexdigest(self) -> str:
+        """64 hex digits."""
+        whole = self._sha256.copy()
+        whole.update(b"".join(self._narrow))
+        return whole.hexdigest()
 
 
-def _in_pairs(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64] | npt.NDArray[np.uint32]:
-    """The same bits as half as many words where that is possible: half the work for a reduction."""
-    return words.view("<u8") if words.size % 2 == 0 else words
+def _low_halves(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    """Of each row, the bits that are set in the low half of any word. Two words at a time where that is possible."""
+    pairs = words.shape[1] % 2 == 0
+    seen: npt.NDArray[np.uint64] = np.bitwise_or.reduce(words.view("<u8") if pairs else words, axis=1).astype(np.uint64)
+    return seen & np.uint64(0x0000FFFF_0000FFFF)
+
+
+def _runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """``(start, stop)`` of the maximal runs of equal flags."""
+    edges = [0, *(np.flatnonzero(flags[1:] != flags[:-1]) + 1).tolist(), len(flags)]
+    return ((start, stop) for start, stop in pairwise(edges) if start < stop)

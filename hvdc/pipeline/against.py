@@ -23,7 +23,7 @@ from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, TensorPlan, plan_art
 from hvdc.pipeline.build import source_sha256, table_arrays
 from hvdc.pipeline.prepare import open_configured, table_sources
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.tensors import FileMaker, pieces
+from hvdc.pipeline.tensors import pieces, value_hash
 from layouts.grid import unpack_padded
 from layouts.order import HMX_INT8_K4
 from quant.hashing import ValueHash
@@ -82,9 +82,9 @@ def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> C
     comparer = _Comparer(artifact, checkpoint)
     tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, steps))
     progress.start("comparing", sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()), len(plan.files))
-    maker = FileMaker(checkpoint.tensors, {}, checkpoint.geometry.alpha_over_rank)
     for name in table_sources(checkpoint.geometry):
-        comparer.hashes[name] = maker.hash_only(checkpoint.tensors[name], progress.advance)
+        source = checkpoint.tensors[name]
+        comparer.hashes[name] = value_hash(source, pieces(source), progress.advance)
     results = []
     for file in plan.files:
         for tensor in file.tensors:
@@ -160,7 +160,7 @@ class _Comparer:
                 rows * factor, q[: rows.shape[0], : rows.shape[1]], scales[start : start + rows.shape[0]], start
             )
             progress.advance(rows.nbytes)
-        self.hashes[source.name] = digest.digest()
+        self.hashes[source.name] = digest.hexdigest()
         finding = None
         if not meter.max_error_steps <= HALF_STEP:
             finding = ArtifactError(
@@ -180,7 +180,7 @@ class _Comparer:
             same = _same(plan.name, held[start : start + rows.shape[0]], rows)
             result = result if result.finding else same
             progress.advance(rows.nbytes)
-        self.hashes[source.name] = digest.digest()
+        self.hashes[source.name] = digest.hexdigest()
         return result
 
 

@@ -63,7 +63,7 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     with Workspace(request.output, identity, resume=request.resume, replace=request.force) as workspace:
         resumed = len(workspace.done)
         try:
-            done, folded = _data_files(prepared, workspace, progress)
+            done = _data_files(prepared, workspace, progress)
             if fingerprint(prepared) != identity:
                 raise CheckpointError(
                     "the checkpoint changed while it was compiled",
@@ -73,7 +73,7 @@ def build(prepared: Prepared, progress: Progress) -> Built:
         except CheckpointError:
             workspace.discard()
             raise
-        sources = {name: value for entry in done for name, value in entry.sources.items()} | folded
+        sources = {name: value for entry in done for name, value in entry.sources.items()}
         manifest = make_manifest(prepared, done, source_sha256(prepared.checkpoint, sources))
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
@@ -83,15 +83,17 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     return Built(request.output, manifest, resumed)
 
 
-def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) -> tuple[list[Done], dict[str, str]]:
-    """Make every data file on ``jobs`` threads; returns them in plan order, and the hashes of the tables' sources.
-
-    Weights are in the making while this thread computes the tables, which the schedule's file then waits for.
-    """
+def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) -> list[Done]:
+    """Make every data file that is not done yet, on ``jobs`` threads; returns all of them in plan order."""
     checkpoint = prepared.checkpoint
-    maker = FileMaker(checkpoint.tensors, {}, checkpoint.geometry.alpha_over_rank)
+    maker = FileMaker(
+        checkpoint.tensors,
+        lambda: table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps)),
+        table_sources(checkpoint.geometry),
+        checkpoint.geometry.alpha_over_rank,
+    )
     pending = [f for f in prepared.plan.files if f.path not in workspace.done]
-    weights, tables = [f for f in pending if f.kind != "schedule"], [f for f in pending if f.kind == "schedule"]
+    pending.sort(key=lambda f: f.kind != "schedule")  # the tables are one long piece of work: they begin first
     buffers = Buffers(max(f.region.bytes for f in prepared.plan.files))
     computing = threading.Semaphore(prepared.request.jobs)
     progress.start("compiling", _read_bytes(prepared, pending), len(pending))
@@ -106,13 +108,7 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
     # One thread more than may compute: while it waits for the disk, all cores go on.
     pool = ThreadPoolExecutor(prepared.request.jobs + 1, thread_name_prefix="compile")
     try:
-        futures = [pool.submit(one, file) for file in weights]
-        maker.tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))
-        folded = {
-            name: maker.hash_only(checkpoint.tensors[name], progress.advance)
-            for name in table_sources(checkpoint.geometry)
-        }
-        futures += [pool.submit(one, file) for file in tables]
+        futures = [pool.submit(one, file) for file in pending]
         wait(futures, return_when=FIRST_EXCEPTION)
         fresh = {done.path: done for done in _results(futures)}
     finally:
@@ -120,7 +116,7 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
         pool.shutdown(cancel_futures=True)
         progress.finish()
     done = workspace.done | fresh
-    return [done[file.path] for file in prepared.plan.files], folded
+    return [done[file.path] for file in prepared.plan.files]
 
 
 def _left_out_energy(checkpoint: Checkpoint, file: FilePlan) -> dict[str, float]:
@@ -131,8 +127,10 @@ def _left_out_energy(checkpoint: Checkpoint, file: FilePlan) -> dict[str, float]
 
 
 def _read_bytes(prepared: Prepared, files: list[FilePlan]) -> int:
-    """FP32 bytes of the canonical tensors that the files and the tables' hashes read."""
-    names = [t.source for f in files for t in f.tensors if t.source is not None] + table_sources(prepared.geometry)
+    """FP32 bytes of the canonical tensors that go into the files."""
+    names = [t.source for f in files for t in f.tensors if t.source is not None]
+    if any(f.kind == "schedule" for f in files):
+        names += table_sources(prepared.geometry)
     return sum(4 * math.prod(prepared.checkpoint.tensors[name].shape) for name in names)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,7 +70,10 @@ class FileMaker:
     """Fills the bytes of planned files from canonical tensors and tables. Safe to call from several threads."""
 
     tensors: Mapping[str, Tensor]
-    tables: Mapping[str, npt.NDArray[np.generic]]
+    compute_tables: Callable[[], Mapping[str, npt.NDArray[np.generic]]]
+    """Called once for the file that holds the tables."""
+    table_sources: Sequence[str]
+    """The canonical tensors that the tables are computed from."""
     alpha_over_rank: float
     stop: threading.Event = field(default_factory=threading.Event)
 
@@ -83,10 +86,13 @@ class FileMaker:
         data[...] = 0
         at = {p.name: _slot(data, p) for p in file.region.placements}
         hashes: dict[str, str] = {}
+        if any(plan.role is Role.TABLE for plan in file.tensors):
+            for name, table in self.compute_tables().items():
+                at[name][...] = table.reshape(-1).view(np.uint8)
+            for name in self.table_sources:
+                hashes[name] = value_hash(self.tensors[name], self._pieces(self.tensors[name]), advance)
         for plan in file.tensors:
-            if plan.role is Role.TABLE:
-                at[plan.name][...] = self.tables[plan.name].reshape(-1).view(np.uint8)
-            elif plan.source is not None:
+            if plan.source is not None:
                 source = self.tensors[plan.source]
                 if plan.scale is not None:
                     digest = self._weight(plan, source, at[plan.name], at[plan.scale].view(np.float32), advance)
@@ -109,7 +115,7 @@ class FileMaker:
             advance(rows.nbytes)
         if plan.times_alpha:
             scales[:n] *= np.float32(self.alpha_over_rank)
-        return digest.digest()
+        return digest.hexdigest()
 
     def _copy(self, source: Tensor, out: Float32Array, advance: Advance) -> str:
         digest, at = ValueHash(), 0
@@ -119,22 +125,22 @@ class FileMaker:
             out[at : at + rows.size] = rows.reshape(-1)
             at += rows.size
             advance(rows.nbytes)
-        return digest.digest()
-
-    def hash_only(self, source: Tensor, advance: Advance) -> str:
-        """The value hash of a tensor that only tables are made from."""
-        digest = ValueHash()
-        for start, rows in self._pieces(source):
-            digest.update(rows)
-            check_finite(source, rows, start)
-            advance(rows.nbytes)
-        return digest.digest()
+        return digest.hexdigest()
 
     def _pieces(self, source: Tensor, multiple: int = 1) -> Iterator[tuple[int, Float32Array]]:
         for piece in pieces(source, multiple):
             if self.stop.is_set():
                 raise InterruptedBuildError
             yield piece
+
+
+def value_hash(source: Tensor, rows: Iterable[tuple[int, Float32Array]], advance: Advance) -> str:
+    """The value hash of a tensor from its `pieces`. Raises CheckpointError for a value that is not finite."""
+    digest = ValueHash()
+    for start, piece in rows:
+        digest.update(check_finite(source, piece, start))
+        advance(piece.nbytes)
+    return digest.hexdigest()
 
 
 def pieces(source: Tensor, multiple: int = 1) -> Iterator[tuple[int, Float32Array]]:
