@@ -2,25 +2,22 @@
 
 Reads the checkpoint, computes SHA-256 of what it reads and of what it writes, and writes as many output bytes in as
 many files, each synced, as the artifact has. No arithmetic.
-``python -m benchmarks.bench_compile_pass CHECKPOINT ARTIFACT DIRECTORY``
+``python -m benchmarks.bench_compile_pass CHECKPOINT SIZES DIRECTORY``: SIZES holds the size of each file on a line.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import sys
 from pathlib import Path
 
 READ_BYTES = 8 << 20
 
 
-def main(checkpoint: Path, artifact: Path, directory: Path) -> None:
-    """Read, hash, write, remove."""
-    sizes = [f.stat().st_size for f in sorted(artifact.rglob("*")) if f.is_file()]
-    out = directory / "pass.out"
-    shutil.rmtree(out, ignore_errors=True)
+def main(checkpoint: Path, sizes_file: Path, out: Path) -> None:
+    """Read, hash, write."""
+    sizes = [int(line) for line in sizes_file.read_text().splitlines()]
     out.mkdir()
     read, wrote, buffer = hashlib.sha256(), hashlib.sha256(), bytearray(READ_BYTES)
     view, written, total = memoryview(buffer), 0, checkpoint.stat().st_size
@@ -33,7 +30,6 @@ def main(checkpoint: Path, artifact: Path, directory: Path) -> None:
                 index, size = entry
                 _write(out / str(index), view, size, wrote)
                 written += size
-    shutil.rmtree(out)
 
 
 def _write(path: Path, data: memoryview, size: int, digest: hashlib._Hash) -> None:
