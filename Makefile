@@ -9,7 +9,7 @@ demo: ## compile the small example checkpoint, validate it, show what was made
 	@tools/setup.sh run
 	@mkdir -p $(OUT)
 	$(HVDC) synth checkpoint --preset tiny --force -o $(OUT)/tiny.safetensors
-	$(HVDC) compile $(OUT)/tiny.safetensors --frames 17 --height 64 --width 64 --force -o $(OUT)/tiny.hvdc
+	$(HVDC) compile $(OUT)/tiny.safetensors --frames 17 --height 64 --width 64 --set text_tokens=16 --force -o $(OUT)/tiny.hvdc
 	$(HVDC) validate --deep --against $(OUT)/tiny.safetensors $(OUT)/tiny.hvdc
 	$(HVDC) inspect $(OUT)/tiny.hvdc
 

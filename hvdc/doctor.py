@@ -34,7 +34,7 @@ LIBRARIES = {
 PROGRAMS = {
     "gcc": ("building the device runtime for this machine", "apt-get install gcc g++"),
     "cmake": ("building the device runtime", "apt-get install cmake"),
-    "clang": ("fuzzing the C reader", "apt-get install clang libclang-rt-14-dev"),
+    "clang": ("fuzzing the C reader", "apt-get install clang"),
 }
 
 
