@@ -109,7 +109,8 @@ def _facts(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: C
 def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: Comparison | None) -> None:
     console = out()
     for check, findings in checks.items():
-        console.print(f"{check:<8} {'ok' if not findings else f'{len(findings)} faults'}")
+        count = len(findings)
+        console.print(f"{check:<8} {'ok' if not count else '1 fault' if count == 1 else f'{count} faults'}")
         for finding in findings[:20]:
             console.print(f"  {finding.what}")
             for name, value in finding.details().items():
