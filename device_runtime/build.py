@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -29,14 +30,14 @@ def why_not(preset: str) -> str:
     """What keeps a preset from being built on this machine, as a sentence with the remedy; ``""`` if nothing does."""
     if preset not in TOOLS:
         return f"there is no preset {preset!r}; presets are {', '.join(TOOLS)}"
-    if shutil.which("cmake") is None:
+    if _which("cmake") is None:
         return "cmake is not installed: apt-get install cmake, or pip install cmake"
-    if shutil.which("make") is None and shutil.which("ninja") is None:
-        return "neither make nor ninja is installed: apt-get install ninja-build"
+    if _which("make") is None and _which("ninja") is None:
+        return "neither make nor ninja is installed: apt-get install ninja-build, or pip install ninja"
     if preset == "fuzz":
         return _why_no_libfuzzer()
     compilers = [os.environ["CC"].split()[0]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
-    if not any(shutil.which(compiler) for compiler in compilers):
+    if not any(_which(compiler) for compiler in compilers):
         return f"there is no C compiler ({', '.join(compilers)}): apt-get install gcc"
     return ""
 
@@ -49,14 +50,26 @@ def build_host(preset: str, build_dir: Path) -> dict[str, Path]:
     problem = why_not(preset)
     if problem:
         raise BuildError(problem)
-    generator = ["-G", "Ninja"] if shutil.which("ninja") and not (build_dir / "CMakeCache.txt").exists() else []
+    generator = ["-G", "Ninja"] if _which("ninja") and not (build_dir / "CMakeCache.txt").exists() else []
     _run(["cmake", "--preset", preset, "-B", str(build_dir), *generator])
     _run(["cmake", "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1)])
     return {tool: build_dir / tool for tool in TOOLS[preset]}
 
 
+def _path() -> str:
+    """Where programs are looked for: also beside this Python, which may run without its environment's being on PATH."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+
+
+def _which(program: str) -> str | None:
+    return shutil.which(program, path=_path())
+
+
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, errors="replace", check=False)
+    environment = {**os.environ, "PATH": _path()}
+    done = subprocess.run(
+        command, cwd=SOURCE, env=environment, capture_output=True, text=True, errors="replace", check=False
+    )
     if done.returncode != 0:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
         raise BuildError(f"`{' '.join(command)}` failed with status {done.returncode}:\n{tail}")

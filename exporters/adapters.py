@@ -269,6 +269,16 @@ def _check_own(parts: Parts, expected: Mapping[str, tuple[int, ...]], where: str
     check_shapes({n: parts.own[n] for n in own}, own, where)
 
 
+def _divided(alpha: float, ranks: dict[str, int], config: AlphaConfig | None) -> dict[str, float]:
+    """alpha / rank of each linear; alpha / √rank if it is rank-stabilised (Kalajdzievski 2023; PEFT's use_rslora)."""
+    root = config is not None and config.rank_stabilised
+    return {s: alpha / (math.sqrt(r) if root else r) for s, r in ranks.items()}
+
+
+def _stabilised(config: AlphaConfig | None) -> str:
+    return ", rank-stabilised" if config is not None and config.rank_stabilised else ""
+
+
 def _ratios(
     parts: Parts,
     ranks: dict[str, int],
@@ -281,7 +291,9 @@ def _ratios(
     if lora_alpha is not None:
         if not math.isfinite(lora_alpha) or lora_alpha == 0:
             raise CheckpointError("alpha must be a finite number other than 0", found=str(lora_alpha))
-        return {s: lora_alpha / r for s, r in ranks.items()}, f"the argument: alpha {lora_alpha:g}"
+        source = f"the argument: alpha {lora_alpha:g}" + _stabilised(config)
+        source += ", instead of the file's own alpha tensors" if parts.alphas else ""
+        return _divided(lora_alpha, ranks, config), source
     if parts.alphas:
         bare = [s for s in ranks if s not in parts.alphas]
         if bare:
@@ -307,9 +319,7 @@ def _ratios(
                 found=f"rank {ranks[odd[0]]} in {odd[0]!r}",
                 fix="keep each adapter and its configuration in a folder of their own, or give --lora-alpha",
             )
-        return {
-            s: config.alpha / (math.sqrt(r) if config.rank_stabilised else r) for s, r in ranks.items()
-        }, f"{config.source}: alpha {config.alpha:g}" + (", rank-stabilised" if config.rank_stabilised else "")
+        return _divided(config.alpha, ranks, config), f"{config.source}: alpha {config.alpha:g}" + _stabilised(config)
     if default_ratio is not None:
         return dict.fromkeys(ranks, default_ratio), (
             f"DCM's default {default_ratio:g}: its file holds no alpha and its own code uses alpha 256 at rank 128"

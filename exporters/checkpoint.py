@@ -175,9 +175,12 @@ def _detail(
 
 
 def _alpha_config(store: Store, parts: Parts, lora_alpha: float | None) -> AlphaConfig | None:
-    """The configuration's alpha, looked up even where it will not decide, because it may refuse (DoRA)."""
+    """The configuration's alpha, looked up even where it will not decide, because it may refuse (DoRA).
+
+    With an explicit alpha it still tells whether the adapter is rank-stabilised.
+    """
     config = alpha_config(store.folder, store.metadata)
-    return None if lora_alpha is not None or parts.alphas else config
+    return None if lora_alpha is None and parts.alphas else config
 
 
 def _refuse_unused(where: str, *, lora_alpha: float | None = None, rank: int | None = None) -> None:

@@ -150,10 +150,23 @@ def split_merged(
     for tensor in checked.values():
         items = max(1, int(np.prod(tensor.shape[1:], dtype=np.int64)))
         tensor.rows(0, min(tensor.shape[0], max(1, _SAMPLED_ITEMS // items)))
+    linears = [f"blocks.{b}.{linear}.weight" for b in range(geometry.layers) for linear in ATTENTION_LINEARS]
+    if all(_same_sample(base[name], merged[name]) for name in linears):
+        raise CheckpointError(
+            "the merged checkpoint's attention weights are those of the base: it holds no detail expert",
+            where=merged[linears[0]].origin,
+            fix="give the checkpoint that the adapter was merged into, or leave --adapter out",
+        )
     source_note = f"factors split from a merged checkpoint at rank {chosen}" + ("" if rank else " (the default)")
     return checked, Detail(
         tensors, chosen, 1.0, "the split itself: B A is the whole difference", (source_note,), splitter.left_out_energy
     )
+
+
+def _same_sample(a: Tensor, b: Tensor) -> bool:
+    """Do the first rows of two tensors agree? A merged adapter moves every value."""
+    rows = min(a.shape[0], max(1, _SAMPLED_ITEMS // a.shape[1]))
+    return bool(np.array_equal(a.rows(0, rows), b.rows(0, rows)))
 
 
 def _is_expected_to_differ(name: str) -> bool:

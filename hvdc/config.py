@@ -96,6 +96,9 @@ def _as_usage_error(error: ValidationError) -> UsageError:
     if first["type"] == "extra_forbidden":
         known = ", ".join(CompileConfig.model_fields)
         return UsageError(f"there is no setting {key!r}", expected=f"one of {known}", fix="check the spelling")
+    if key == "timesteps":
+        fix = "write a list: --set 'timesteps=[1000, 950]'"
+        return UsageError("the timesteps are not a list of numbers", found=repr(first.get("input")), fix=fix)
     field = CompileConfig.model_fields.get(str(first["loc"][0])) if first["loc"] else None
     return UsageError(
         f"the setting {key!r} is not valid: {first['msg']}",

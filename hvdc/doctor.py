@@ -25,7 +25,7 @@ LIBRARIES = {
     "pydantic": "compiling",
     "click": "the command line",
     "rich": "the command line",
-    "torch": "reading .pth files and splitting merged checkpoints",
+    "torch": "reading .pth files",
     "diffusers": "checking against the reference model",
     "onnx": "exporting the decoder",
     "qai-hub": "compiling the decoder in Qualcomm's cloud",

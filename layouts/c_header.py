@@ -33,6 +33,16 @@ def _macros(order: TileOrder) -> list[str]:
     ]
 
 
+def _by_id(name: str, arguments: str = "") -> list[str]:
+    """A macro that asks an order, given by its id, for one of its facts."""
+    cases = [
+        f"(id) == {o.id}u ? HVDC_TILE_{o.name.upper().replace('-', '_')}_{name}{f'({arguments})' if arguments else ''}"
+        for o in TILE_ORDERS
+    ]
+    parameters = f"id, {arguments}" if arguments else "id"
+    return [f"#define HVDC_TILE_ORDER_{name}({parameters}) \\", "    (" + " \\\n     : ".join([*cases, "0u)"])]
+
+
 def tile_header() -> str:
     """Text of ``hvdc/tiles.h``."""
     lines = [
@@ -50,5 +60,13 @@ def tile_header() -> str:
     for order in TILE_ORDERS:
         lines += _macros(order)
     known = " || ".join(f"(id) == {i}u" for i in (ROW_MAJOR_ID, *(o.id for o in TILE_ORDERS)))
-    lines += [f"#define HVDC_TILE_ORDER_KNOWN(id) ({known})", "", "#endif", ""]
-    return "\n".join(lines)
+    lines += [
+        f"#define HVDC_TILE_ORDER_KNOWN(id) ({known})",
+        "",
+        "/* The same facts for an id that is known when the program runs; 0 for row-major, which has no tiles. */",
+        *_by_id("ROWS"),
+        *_by_id("COLS"),
+        *_by_id("ELEMENT_BYTES"),
+        *_by_id("OFFSET", "row, col"),
+    ]
+    return "\n".join([*lines, "", "#endif", ""])

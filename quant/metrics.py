@@ -21,7 +21,7 @@ class ErrorMeter:
     signal: float = 0.0
     noise: float = 0.0
     max_error_steps: float = 0.0
-    """Largest |W − q · s| / s."""
+    """Largest |W − q · s| / s; NaN once one of them is."""
     worst: tuple[int, int] = (0, 0)
     """Its row and column."""
 
@@ -29,13 +29,15 @@ class ErrorMeter:
         """Feed rows ``source`` ``[n, k]`` with their ``q`` ``[n, k]`` and ``scales`` ``[n]``."""
         wide = source.astype(np.float64)
         s = scales.astype(np.float64)[:, None]
-        error = np.abs(wide - q * s)
-        self.signal += float(np.square(wide).sum())
-        self.noise += float(np.square(error).sum())
-        steps = error / s
-        peak = int(steps.argmax())
-        if steps.flat[peak] > self.max_error_steps:
-            self.max_error_steps = float(steps.flat[peak])
+        with np.errstate(all="ignore"):  # a damaged scale may be anything; what comes of it is no number, or infinite
+            error = np.abs(wide - q * s)
+            self.signal += float(np.square(wide).sum())
+            self.noise += float(np.square(error).sum())
+            steps = error / s
+        peak = int(steps.argmax())  # of the first NaN, if there is one
+        worst = float(steps.flat[peak])
+        if not (math.isnan(self.max_error_steps) or worst <= self.max_error_steps):
+            self.max_error_steps = worst
             self.worst = (first_row + peak // source.shape[1], peak % source.shape[1])
 
     @property

@@ -15,8 +15,8 @@ python=${PYTHON:-python3}
 install() {
     command -v apt-get >/dev/null || return 1
     if [ "$(id -u)" = 0 ]; then as_root=""; elif sudo -n true 2>/dev/null; then as_root="sudo -n"; else return 1; fi
-    [ -n "${updated:-}" ] || { $as_root apt-get update -qq >/dev/null 2>&1 || return 1; updated=1; }
-    DEBIAN_FRONTEND=noninteractive $as_root apt-get install -y -qq "$@" >/dev/null 2>&1
+    [ -n "${updated:-}" ] || { $as_root apt-get update -qq >/dev/null 2>&1 || true; updated=1; }
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$@" </dev/null >/dev/null 2>&1
 }
 
 # need PROGRAM PACKAGES… : what its absence skips is said by the last argument.
@@ -29,16 +29,24 @@ need() {
     echo "setup: could not install $package; without it: $without"
 }
 
-"$python" -c 'import ensurepip' 2>/dev/null || install python3-venv || {
-    echo "setup: this Python has no venv module; on Debian or Ubuntu: apt-get install python3-venv" >&2
+version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
+has_venv || install "python$version-venv" || install python3-venv || true
+has_venv || {
+    echo "setup: $python has no venv module; on Debian or Ubuntu: apt-get install python$version-venv" >&2
     exit 1
 }
-[ -x .venv/bin/python ] || { echo "setup: making .venv"; "$python" -m venv .venv; }
+.venv/bin/python -m pip --version >/dev/null 2>&1 || {
+    echo "setup: making .venv"
+    rm -rf .venv
+    "$python" -m venv .venv
+}
 
 if [ "$mode" = dev ]; then
     need cc "gcc libc6-dev" "the C reader is not built and its tests are skipped"
     need cmake cmake "the C reader is built with the cmake from PyPI"
     need clang clang "the C reader is not fuzzed"
+    [ "$(id -u)" = 0 ] || echo "setup: not root; tests that fill a small file system of their own are skipped"
     what='.[dev]'
 else
     what='.'
@@ -46,7 +54,7 @@ fi
 stamp=.venv/.installed-$mode
 new=$(cat pyproject.toml constraints-dev.txt | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$new" ]; then
-    echo "setup: installing hvdc and what it needs into .venv (PyTorch is large: this takes minutes the first time)"
+    echo "setup: installing hvdc and what it needs into .venv (PyTorch for Linux is several GB: the first time takes minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e "$what"
     echo "$new" >"$stamp"
 fi

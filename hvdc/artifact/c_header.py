@@ -25,6 +25,11 @@ def _enum(enum: type[IntEnum]) -> list[str]:
     return [f"enum hvdc_{name} {{", *members, "};", f"#define {prefix}_KNOWN(v) ({known})", ""]
 
 
+def _dtype_bytes() -> list[str]:
+    cases = [f"(v) == {int(dtype)}u ? {size}u : " for dtype, size in records.DTYPE_BYTES.items()]
+    return ["/* Size of an element; 0 for an unknown dtype. */", f"#define HVDC_DTYPE_BYTES(v) ({''.join(cases)}0u)"]
+
+
 def _file_holds() -> list[str]:
     kinds = [
         f"((f) == {int(f)}u && ({' || '.join(f'(t) == {int(t)}u' for t in held)}))"
@@ -82,7 +87,7 @@ def records_header() -> str:
     ]
     for enum in records.ENUMS:
         lines += _enum(enum)
-    lines += [*_file_holds(), ""]
+    lines += [*_dtype_bytes(), "", *_file_holds(), ""]
     for record in records.RECORDS:
         lines += _struct(record)
     return "\n".join([*lines, "#endif", ""])

@@ -17,11 +17,10 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.config import CompileConfig
 
-FORMAT_NAME = "hvdc-artifact"
 MANIFEST_NAME = "manifest.json"
 INDEX_NAME = "index.bin"
 MAX_MANIFEST_BYTES = 64 << 20
-"""A manifest of the full-size model is about 1 MB; a reader refuses to parse anything absurd."""
+"""A manifest of the full-size model is about 600 KB; a reader refuses to parse anything absurd."""
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**32)]

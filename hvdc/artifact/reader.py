@@ -27,7 +27,6 @@ from hvdc.artifact.manifest import (
     INDEX_NAME,
     MANIFEST_NAME,
     MAX_MANIFEST_BYTES,
-    FileEntry,
     Manifest,
     TensorEntry,
     parse_manifest,
@@ -37,9 +36,7 @@ from layouts import grid
 from layouts.order import BY_NAME
 
 DTYPES: dict[str, np.dtype[Any]] = {
-    "int8": np.dtype("i1"),
-    "float32": np.dtype("<f4"),
-    "float64": np.dtype("<f8"),
+    name: np.dtype(name).newbyteorder("<") for name in (dtype.name.lower() for dtype in records.DType)
 }
 """A manifest's dtype -> numpy's, little-endian."""
 
@@ -54,6 +51,9 @@ class Artifact:
 
     Arrays that it hands out are read-only and stay valid after `close`. Methods may be called from several threads.
     A name that is no tensor raises UsageError.
+
+    The files must not change while an array is in use: they are mapped, and a file cut short under a mapping raises
+    SIGBUS, which ends the process. `read` does not map.
     """
 
     def __init__(
@@ -101,10 +101,6 @@ class Artifact:
     def entry(self, name: str) -> TensorEntry:
         """The manifest's description of a tensor."""
         return self._entry(name)[1]
-
-    def file_of(self, name: str) -> FileEntry:
-        """The file that a tensor lies in."""
-        return self.manifest.files[self._entry(name)[0]]
 
     def raw(self, name: str) -> npt.NDArray[np.uint8]:
         """The stored bytes of a tensor, padding included: uint8 ``[bytes]``, mapped from the file."""
@@ -213,6 +209,7 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
         manifest_bytes = _read_manifest(directory, index)
         for record in index.files:
             _open_data(directory, index.text(int(record["path"])), int(record["bytes"]), fds)
+        _refuse_extra_files(directory, index)
         manifest = parse_manifest(manifest_bytes, directory.where(MANIFEST_NAME))
         if build_index(manifest, manifest_bytes) != index_bytes:
             raise ArtifactError(
@@ -220,7 +217,6 @@ def open_artifact(path: str | os.PathLike[str]) -> Artifact:
                 where=directory.where(INDEX_NAME),
                 fix="one of the two was edited or comes from another artifact: compile again",
             )
-        _refuse_extra_files(directory, manifest)
     except BaseException:
         for fd in fds:
             os.close(fd)
@@ -302,9 +298,9 @@ def _open_data(directory: Directory, path: str, size: int, fds: list[int]) -> No
         )
 
 
-def _refuse_extra_files(directory: Directory, manifest: Manifest) -> None:
-    known = {INDEX_NAME, MANIFEST_NAME, *(file.path for file in manifest.files)}
-    known |= {file.path.rpartition("/")[0] + "/" for file in manifest.files}
+def _refuse_extra_files(directory: Directory, index: Index) -> None:
+    paths = [index.text(int(record["path"])) for record in index.files]
+    known = {INDEX_NAME, MANIFEST_NAME, *paths, *(path.rpartition("/")[0] + "/" for path in paths)}
     for entry in directory.entries():
         if entry not in known:
             raise ArtifactError(

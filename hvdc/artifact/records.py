@@ -25,7 +25,7 @@ NONE = 0xFFFFFFFF
 
 MAX_DIMS = 5
 MAX_INDEX_BYTES = 256 << 20
-"""A reader refuses a larger index.bin: the full-size model's is about 200 KB."""
+"""A reader refuses a larger index.bin: the full-size model's is about 270 KB."""
 
 MAX_SECTIONS = 64
 """A reader refuses more: it looks for two sections of one kind by comparing all pairs."""
@@ -154,12 +154,14 @@ FILE_HOLDS = {
 
 
 class DType(IntEnum):
+    """What an element is. A name in lower case is the manifest's, and numpy's."""
+
     INT8 = 1
     FLOAT32 = 2
     FLOAT64 = 3
 
 
-DTYPE_BYTES = {DType.INT8: 1, DType.FLOAT32: 4, DType.FLOAT64: 8}
+DTYPE_BYTES = {dtype: np.dtype(dtype.name.lower()).itemsize for dtype in DType}
 
 
 class Expert(IntEnum):
@@ -170,7 +172,7 @@ class Expert(IntEnum):
     SHARED = 2
 
 
-STRING_DOC = "Strings are UTF-8, each ended by a zero byte; a reference is the byte offset of a string's first byte."
+STRING_DOC = "Strings are ASCII, each ended by a zero byte; a reference is the byte offset of a string's first byte."
 
 SECTION_REQUIRED = 1
 """Flag of a section that a reader must understand; unknown sections without it are skipped by size."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ SHOWN_LINEARS = 12
 @click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]")
 @click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]")
 @click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.")
-@click.option("--lora-alpha", type=float, help="Alpha of the adapter, where its files hold none.")
+@click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say.")
 @click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
 @click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, write nothing.")
@@ -82,7 +83,7 @@ def command(
             else:
                 _print_plan(prepared)
             return
-        if not (quiet or as_json):
+        if not as_json:
             _print_notes(prepared)
         try:
             built = build(prepared, progress_for(quiet=quiet or as_json))
@@ -111,7 +112,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
             {"path": f.path, "kind": f.kind, "bytes": f.region.bytes, "tensors": len(f.tensors)} for f in plan.files
         ],
         "memory": [{"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in _memory(prepared)],
-        "mapping": {"mapped_bytes": _mapped_bytes(prepared), "budget_bytes": target.mapping_budget_bytes.value},
+        "mapping": {"mapped_bytes": prepared.plan.mapped_bytes(), "budget_bytes": target.mapping_budget_bytes.value},
         "needs": {"disk_bytes": prepared.needs.disk_bytes, "memory_bytes": prepared.needs.memory_bytes},
     }
 
@@ -128,10 +129,6 @@ def result_facts(built: Built) -> dict[str, Any]:
 
 def _memory(prepared: Prepared) -> list[Row]:
     return memory_table(WeightBytes(prepared.plan.totals(), parameters(prepared.geometry)))
-
-
-def _mapped_bytes(prepared: Prepared) -> int:
-    return sum(f.region.bytes for f in prepared.plan.files if f.kind in ("region", "adapter"))
 
 
 def _print_notes(prepared: Prepared) -> None:
@@ -166,8 +163,8 @@ def _print_plan(prepared: Prepared) -> None:
     cap = prepared.target.region_cap_bytes.value
     console.print()
     console.print(f"target    {prepared.target.soc}; regions up to {mib(cap)} MiB")
-    console.print(f"mapping   {mib(_mapped_bytes(prepared))} of {mib(budget)} MiB that one NPU session can map")
-    console.print(f"disk      {mib(prepared.needs.disk_bytes)} MiB needed")
+    console.print(f"mapping   {mib(prepared.plan.mapped_bytes())} of {mib(budget)} MiB that one NPU session can map")
+    console.print(f"disk      {mib(prepared.needs.disk_bytes)} MiB needed, with a reserve")
     console.print(
         f"memory    about {mib(prepared.needs.memory_bytes)} MiB at the peak, with {prepared.request.jobs} jobs"
     )
@@ -186,4 +183,4 @@ def _print_result(built: Built) -> None:
         )
         console.print(f"{len(shares)} linears in all; manifest.json lists each")
     console.print(f"model_sha256 {built.manifest.model_sha256}")
-    console.print(f"next: hvdc validate --deep {built.path}")
+    console.print(f"next: hvdc validate --deep {shlex.quote(str(built.path))}")

@@ -31,7 +31,15 @@ def command(a: Path, b: Path, as_json: bool) -> int:
         tensors = [
             asdict(t) | {"sqnr_db": json_number(t.sqnr_db), "max_abs": json_number(t.max_abs)} for t in found.tensors
         ]
-        print_json({"same": not found, "structure": found.structure, "files": found.files, "tensors": tensors})
+        print_json(
+            {
+                "same": not found,
+                "tools": found.tools,
+                "structure": found.structure,
+                "files": found.files,
+                "tensors": tensors,
+            }
+        )
     else:
         _print(found)
     return Exit.DIFFERENT if found else Exit.OK
@@ -39,6 +47,8 @@ def command(a: Path, b: Path, as_json: bool) -> int:
 
 def _print(found: Difference) -> None:
     console = out()
+    for line in found.tools:
+        console.print(f"written by other versions, which is no difference: {line}")
     if not found:
         console.print("the same")
         return

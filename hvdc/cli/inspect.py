@@ -27,15 +27,19 @@ def command(
     artifact: Path, pattern: str | None, memory: bool, tile: tuple[str, str, str] | None, as_json: bool
 ) -> None:
     """Show what ARTIFACT holds: totals by kind, memory, steps, experts, tensors, tiles."""
+    if sum((tile is not None, pattern is not None, memory)) > 1:
+        raise UsageError("--tensors, --memory and --tile exclude each other", fix="give one of them")
     with open_artifact(artifact) as opened:
         if tile is not None:
             _tile(opened, *tile, as_json=as_json)
         elif pattern is not None:
             _tensors(opened, pattern, as_json=as_json)
-        elif as_json:
-            print_json(facts(opened.manifest))
+        elif memory and as_json:
+            print_json(_memory_facts(opened.manifest))
         elif memory:
             print_memory(_memory(opened.manifest))
+        elif as_json:
+            print_json(facts(opened.manifest))
         else:
             _summary(opened)
 
@@ -44,12 +48,16 @@ def _memory(manifest: Manifest) -> list[Row]:
     return memory_table(WeightBytes(manifest.totals, manifest.parameters))
 
 
+def _memory_facts(manifest: Manifest) -> list[dict[str, Any]]:
+    return [{"name": r.name, "bytes": r.total_bytes, "note": r.note} for r in _memory(manifest)]
+
+
 def facts(manifest: Manifest) -> dict[str, Any]:
     """Everything but the list of tensors."""
     return {
         **manifest.model_dump(mode="json", exclude={"files"}),
         "files": [f.model_dump(mode="json", exclude={"tensors"}) | {"tensors": len(f.tensors)} for f in manifest.files],
-        "memory": [{"name": r.name, "bytes": r.total_bytes, "note": r.note} for r in _memory(manifest)],
+        "memory": _memory_facts(manifest),
     }
 
 
@@ -79,7 +87,9 @@ def _tensors(artifact: Artifact, pattern: str, *, as_json: bool) -> None:
     found = [(f, t) for f, t in artifact.manifest.tensors() if fnmatch.fnmatchcase(t.name, pattern)]
     if not found:
         raise UsageError(
-            f"no tensor matches {pattern!r}", where=str(artifact.path), fix="quote the pattern: '*.weight'"
+            f"no tensor matches {pattern!r}",
+            where=str(artifact.path),
+            fix="a pattern matches whole names, as 'blocks.0.*' does; quote it",
         )
     if as_json:
         print_json([t.model_dump(mode="json") | {"file": f.path} for f, t in found])
@@ -89,7 +99,7 @@ def _tensors(artifact: Artifact, pattern: str, *, as_json: bool) -> None:
         for f, t in found
     ]
     table("", ("name", "dtype", "shape", "tile order", "kind", ">bytes", "file", ">offset"), rows)
-    out().print(f"{len(found)} tensors, {mib(sum(t.bytes for _, t in found))} MiB")
+    out().print(f"{len(found)} tensor{'s' if len(found) > 1 else ''}, {mib(sum(t.bytes for _, t in found))} MiB")
 
 
 def _tile(artifact: Artifact, name: str, row: str, col: str, *, as_json: bool) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import click
-from rich.console import Console
+from rich.cells import cell_len
+from rich.console import Console, JustifyMethod
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -23,12 +24,14 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from exporters.errors import CheckpointError
 from hvdc.artifact.manifest import Totals
-from hvdc.errors import Exit, HvdcError
+from hvdc.errors import Exit
+from hvdc.pipeline.failures import describe_failure
 from hvdc.pipeline.progress import Progress, Silent
 from hvdc.plan.memory import GIB, MIB, Row
-from layouts.regions import RegionTooLargeError
+
+NARROWEST_TEXT = 24
+"""Columns of a terminal that a wrapping text gets at least."""
 
 
 def out() -> Console:
@@ -47,15 +50,18 @@ def print_json(value: Any) -> None:
 
 
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """A table; columns whose name starts with '>' are right-aligned."""
-    drawn = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
-    for column in columns:
-        drawn.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", no_wrap=True)
-    for row in rows:
-        drawn.add_row(*(str(cell) for cell in row))
+    """A table; a column whose name starts with '>' is right-aligned, one with '~' may wrap."""
+    names, cells = list(columns), [[str(cell) for cell in row] for row in rows]
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 300  # a pipe has no width: never cut a cell
+    _fit(console, names, cells)
+    drawn = Table(box=None, pad_edge=False, header_style="dim")
+    for name in names:
+        justify: JustifyMethod = "right" if name.startswith(">") else "left"
+        drawn.add_column(name.lstrip(">~"), justify=justify, no_wrap=not name.startswith("~"))
+    for row in cells:
+        drawn.add_row(*row)
+    if title:
+        console.print(title, style="bold")
     console.print(drawn)
 
 
@@ -64,14 +70,26 @@ def json_number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else str(value)
 
 
+def _fit(console: Console, columns: list[str], rows: list[list[str]]) -> None:
+    """Make the console wide enough for every cell that may not wrap: no number is ever cut or dropped.
+
+    A column whose name starts with '~' may wrap. A pipe has no width, so nothing wraps there.
+    """
+    widths = [max(cell_len(cell) for cell in column) for column in zip(columns, *rows, strict=True)]
+    fixed = sum(w for w, name in zip(widths, columns, strict=True) if not name.startswith("~")) + 2 * len(columns)
+    wrapping = any(name.startswith("~") for name in columns)
+    whole = sum(widths) + 2 * len(columns)
+    console.width = max(console.width, fixed + NARROWEST_TEXT if wrapping else fixed) if console.is_terminal else whole
+
+
 def mib(size: int) -> str:
     """Bytes as MiB with three digits."""
     return f"{size / MIB:,.3f}"
 
 
 def gib(size: int) -> str:
-    """Bytes as GiB with two digits."""
-    return f"{size / GIB:.2f}"
+    """Bytes as GiB with two digits; with four for what would else be next to nothing."""
+    return f"{size / GIB:.2f}" if size >= GIB // 10 else f"{size / GIB:.4f}"
 
 
 def print_totals(totals: Totals) -> None:
@@ -84,7 +102,7 @@ def print_totals(totals: Totals) -> None:
 def print_memory(rows: list[Row]) -> None:
     """Weight memory of each configuration."""
     cells = [(row.name, gib(row.total_bytes), row.note) for row in rows]
-    table("Weight memory", ("configuration", ">GiB", "how it is counted"), cells)
+    table("Weight memory", ("configuration", ">GiB", "~how it is counted"), cells)
 
 
 def print_error(error: BaseException, *, as_json: bool) -> int:
@@ -102,33 +120,14 @@ def print_error(error: BaseException, *, as_json: bool) -> int:
 
 
 def describe_error(error: BaseException) -> tuple[Exit, dict[str, str]]:
-    """Exit status and the fields ``what``, ``where``, ``expected``, ``found``, ``fix`` of any exception."""
-    if isinstance(error, HvdcError):
-        return error.exit_status, {"what": error.what, **error.details()}
-    if isinstance(error, CheckpointError):
-        fields = {f: getattr(error, f) for f in ("what", "where", "expected", "found", "fix")}
-        return Exit.BAD_CHECKPOINT, {name: value for name, value in fields.items() if value}
-    if isinstance(error, RegionTooLargeError):
-        return Exit.BAD_CHECKPOINT, {
-            "what": f"the region {error.region} is too large for the target",
-            "expected": f"at most {error.cap_bytes:,} bytes",
-            "found": f"{error.region_bytes:,} bytes",
-            "fix": "choose a --target that maps larger regions, or a smaller model",
-        }
-    if isinstance(error, (KeyboardInterrupt, click.exceptions.Abort)):
+    """`describe_failure`, and what click raises."""
+    if isinstance(error, click.exceptions.Abort):
         return Exit.INTERRUPTED, {"what": "interrupted"}
     if isinstance(error, click.ClickException):
         help_ = f"{error.ctx.command_path} --help" if isinstance(error, click.UsageError) and error.ctx else ""
         status = Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILURE
         return status, {"what": error.format_message(), "fix": help_}
-    if isinstance(error, OSError):
-        return Exit.FAILURE, {"what": error.strerror or str(error), "where": str(error.filename or "")}
-    if isinstance(error, MemoryError):
-        return Exit.FAILURE, {"what": "out of memory", "fix": "use fewer --jobs"}
-    return Exit.FAILURE, {
-        "what": f"unexpected {type(error).__name__}: {error}",
-        "fix": "run `hvdc -v …` for the traceback and report it",
-    }
+    return describe_failure(error)
 
 
 def progress_for(*, quiet: bool) -> Progress:
@@ -188,11 +187,12 @@ class Lines:
             self._done += 1
             rate = self._bytes / max(time.monotonic() - self._begin, 1e-9)
             left = (self._total - self._bytes) / max(rate, 1.0)
-            click.echo(
+            line = (
                 f"{self._what} {self._done}/{self._items} {label}  "
-                f"{self._bytes / MIB:,.0f}/{self._total / MIB:,.0f} MiB  {rate / MIB:,.0f} MiB/s  {left:.0f} s left",
-                err=True,
+                f"{self._bytes / MIB:,.0f}/{self._total / MIB:,.0f} MiB  {rate / MIB:,.0f} MiB/s  {left:.0f} s left"
             )
+            with contextlib.suppress(OSError):  # nobody reads any more: no reason to stop working
+                click.echo(line, err=True)
 
     def finish(self) -> None:
         pass

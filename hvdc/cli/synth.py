@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from exporters.errors import CheckpointError
-from exporters.model import PRESETS
-from exporters.names import LAYOUTS
-from exporters.synth import write_checkpoint
 from hvdc.cli.compile import default_jobs
 from hvdc.cli.output import mib, out, print_json, progress_for
 from hvdc.config import load_config
-from hvdc.errors import HvdcError, UsageError
+from hvdc.errors import UsageError
 from hvdc.pipeline.splat import build_splat
+from hvdc.pipeline.synthetic import DTYPES, LAYOUTS, PRESETS, preset_geometry, write_synthetic
 from hvdc.targets import target_names
 
 PRESET = click.option("--preset", type=click.Choice(sorted(PRESETS)), default="tiny", show_default=True, help="Sizes.")
@@ -35,7 +31,7 @@ def command() -> None:
 @PRESET
 @LAYERS
 @click.option("--layout", type=click.Choice(LAYOUTS), default="dcm", show_default=True, help="Spelling of the names.")
-@click.option("--dtype", type=click.Choice(["f32", "f16", "bf16"]), default="bf16", show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The .safetensors file to write.")
 @FORCE
@@ -56,30 +52,10 @@ def checkpoint(
 
     Layouts wan and diffusers hold the semantic expert only, as their published files do.
     """
-    _check_destination(output, force=force)
-    geometry = PRESETS[preset] if layers is None else replace(PRESETS[preset], layers=layers)
-    progress, last = progress_for(quiet=quiet or as_json), [-1]
-
-    def report(done: int, total: int) -> None:
-        if last[0] < 0:
-            progress.start("writing", total, 10)
-            last[0] = 0
-        progress.advance(done - last[0])
-        if 10 * done // total > 10 * last[0] // total:
-            progress.item_done(f"{100 * done // total} %")
-        last[0] = done
-
-    try:
-        written = write_checkpoint(
-            output, geometry, layout=layout, dtype=dtype, seed=seed, overwrite=force, progress=report
-        )  # fmt: skip
-    except CheckpointError as error:  # no checkpoint is bad: this one could not be written
-        raise HvdcError(
-            error.what, where=error.where, expected=error.expected, found=error.found, fix=error.fix
-        ) from error
-    finally:
-        if last[0] >= 0:
-            progress.finish()
+    progress = progress_for(quiet=quiet or as_json)
+    written = write_synthetic(
+        output, preset_geometry(preset, layers), layout=layout, dtype=dtype, seed=seed, force=force, progress=progress
+    )
     if as_json:
         print_json({"checkpoint": str(written.path), "tensors": written.tensors, "bytes": written.total_bytes})
     else:
@@ -87,16 +63,6 @@ def checkpoint(
             f"wrote {written.path}: {written.tensors:,} tensors, {written.parameters:,} parameters, "
             f"{mib(written.total_bytes)} MiB of random values"
         )
-
-
-def _check_destination(path: Path, *, force: bool) -> None:
-    """Raises UsageError for a place where no file can or may be written."""
-    if not path.parent.is_dir():
-        raise UsageError("the output's directory does not exist", where=str(path.parent), fix=f"mkdir -p {path.parent}")
-    if path.exists() and not path.is_file():
-        raise UsageError("the output is there and is not a file", where=str(path), fix="choose another -o")
-    if path.exists() and not force:
-        raise UsageError("the output exists", where=str(path), fix="choose another -o, or --force to replace it")
 
 
 @command.command()
@@ -125,7 +91,7 @@ def artifact(
     """A structurally complete artifact with one constant in all weights, for CI without a model."""
     if not math.isfinite(value):
         raise UsageError("the value of the weights must be finite", where="--splat", found=str(value))
-    geometry = PRESETS[preset] if layers is None else replace(PRESETS[preset], layers=layers)
+    geometry = preset_geometry(preset, layers)
     config = load_config(None, (), {"target": target})
     progress = progress_for(quiet=quiet or as_json)
     built = build_splat(output, geometry, config, value, jobs=jobs, force=force, progress=progress)

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import click
 
-from exporters.errors import CheckpointError
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import open_artifact
@@ -17,6 +16,7 @@ from hvdc.artifact.validate import validate_deep
 from hvdc.cli.output import describe_error, json_number, out, print_json, progress_for, table
 from hvdc.errors import Exit, UsageError
 from hvdc.pipeline.against import Comparison, compare, open_source
+from hvdc.pipeline.failures import CheckpointError
 from hvdc.pipeline.progress import Progress
 
 
@@ -45,6 +45,8 @@ def command(
     checkpoint that it was compiled from: each weight must lie within half a quantisation step, everything else must
     be equal.
     """
+    if against is None and (adapter is not None or lora_alpha is not None):
+        raise UsageError("--adapter and --lora-alpha are for --against", fix="add --against CHECKPOINT")
     if junit is not None and not junit.parent.is_dir():
         raise UsageError("the folder for the JUnit file does not exist", where=str(junit.parent))
     progress = progress_for(quiet=quiet or as_json)

@@ -13,21 +13,26 @@ import numpy as np
 from exporters.adaln import fold_tables
 from exporters.checkpoint import Checkpoint
 from exporters.errors import CheckpointError
-from exporters.schedule import make_schedule
-from exporters.tensor import Tensor
+from exporters.tensor import Float32Array, Tensor, check_finite
 from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
-from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, TensorPlan, plan_artifact
-from hvdc.pipeline.build import source_sha256, table_arrays
-from hvdc.pipeline.prepare import open_configured, table_sources
+from hvdc.pipeline.artifact_plan import Role, TensorPlan
+from hvdc.pipeline.build import make_manifest, source_sha256, table_arrays
+from hvdc.pipeline.compare import manifest_differences
+from hvdc.pipeline.prepare import Prepared, Request, decide, open_configured, table_sources
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import pieces, value_hash
+from hvdc.pipeline.workspace import Done
 from layouts.grid import unpack_padded
 from layouts.order import HMX_INT8_K4
 from quant.hashing import ValueHash
 from quant.metrics import HALF_STEP, ErrorMeter
+from quant.weights import column_scales
+
+SPLIT_TOLERANCE = 1e-5
+"""Relative difference of scales that another machine's BLAS may make in the factors of a split."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +75,16 @@ def open_source(path: Path, adapter: Path | None, manifest: Manifest, *, lora_al
 
 def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> Comparison:
     """Compare every tensor; findings have code DATA_SOURCE. Reads both in strips. Raises CheckpointError."""
-    findings = list(_structure(artifact, checkpoint))
+    findings = list(_geometry(artifact, checkpoint))
     if findings:
         return Comparison((), tuple(findings))
-    plan = _plan(artifact, checkpoint)
-    steps = make_schedule(
-        artifact.manifest.configuration.timesteps or (),
-        boundary=artifact.manifest.configuration.expert_boundary or 0,
-        experts=checkpoint.geometry.experts,
-    )
+    prepared = decide(Request(None, None, config=artifact.manifest.configuration), checkpoint)
+    findings = list(_manifest(artifact, prepared))
+    if findings:
+        return Comparison((), tuple(findings))
+    plan = prepared.plan
     comparer = _Comparer(artifact, checkpoint)
-    tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, steps))
+    tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))
     progress.start("comparing", sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()), len(plan.files))
     for name in table_sources(checkpoint.geometry):
         source = checkpoint.tensors[name]
@@ -104,19 +108,14 @@ def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> C
     return Comparison(tuple(results), tuple(findings))
 
 
-def _plan(artifact: Artifact, checkpoint: Checkpoint) -> ArtifactPlan:
-    manifest = artifact.manifest
-    return plan_artifact(checkpoint.geometry, len(manifest.steps), manifest.target.region_cap_bytes)
-
-
 _GEOMETRY_FIX = {
     "rank": "give the adapter that it was compiled with: --adapter",
     "alpha_over_rank": "if it was compiled with --lora-alpha, give the same here",
 }
 
 
-def _structure(artifact: Artifact, checkpoint: Checkpoint) -> Iterator[ArtifactError]:
-    """The artifact must be what this compiler plans for the checkpoint's geometry."""
+def _geometry(artifact: Artifact, checkpoint: Checkpoint) -> Iterator[ArtifactError]:
+    """The first size that differs; most others would follow from it."""
     recorded = artifact.manifest.geometry
     for name, value in checkpoint.geometry.__dict__.items():
         if getattr(recorded, name) != value:
@@ -128,14 +127,17 @@ def _structure(artifact: Artifact, checkpoint: Checkpoint) -> Iterator[ArtifactE
                 fix=_GEOMETRY_FIX.get(name, ""),
             )
             return
-    planned = [(t.name, t.shape) for t in _plan(artifact, checkpoint).tensors()]
-    held = [(t.name, t.shape) for _, t in artifact.manifest.tensors()]
-    for want, have in zip(planned, held, strict=False):
-        if want != have:
-            yield ArtifactError(Code.DATA_SOURCE, where="tensors", expected=str(want), found=str(have))
-            return
-    if len(planned) != len(held):
-        yield ArtifactError(Code.DATA_SOURCE, where="tensors", expected=f"{len(planned)} tensors", found=str(len(held)))
+
+
+def _manifest(artifact: Artifact, prepared: Prepared) -> Iterator[ArtifactError]:
+    """Everything that the manifest says must be what this compiler writes for the recorded configuration: steps, sizes,
+    files, tensors. Hashes of data files are checked by reading them."""
+    held = artifact.manifest
+    hashes = {file.path: file.sha256 for file in held.files}
+    done = [Done(f.path, f.region.bytes, hashes.get(f.path, "0" * 64), {}, {}) for f in prepared.plan.files]
+    due = make_manifest(prepared, done, held.source.tensors_sha256)
+    for difference in manifest_differences(due, held, leave_out={"tools", "source"}):
+        yield ArtifactError(Code.DATA_SOURCE, where=f"manifest.json: {difference}", expected="as compiled from it")
 
 
 class _Comparer:
@@ -148,11 +150,13 @@ class _Comparer:
         """``|W − q · s| ≤ s / 2`` for each value, W times alpha / r where the compiler folded that in."""
         stored = self.artifact.stored(plan.name)
         scales = self.artifact.scale(plan.name)
+        due = np.empty_like(scales)
         factor = np.float32(self.checkpoint.geometry.alpha_over_rank if plan.times_alpha else 1.0)
         meter, digest = ErrorMeter(), ValueHash()
         padded_k, tile_rows = plan.padded_shape[1], HMX_INT8_K4.col_count
         for start, rows in pieces(source, multiple=tile_rows):
-            digest.update(rows)
+            digest.update(check_finite(source, rows, start))
+            due[start : start + rows.shape[0]] = column_scales(rows)
             tiles = -(-rows.shape[0] // tile_rows)
             packed = stored[start * padded_k : (start + tiles * tile_rows) * padded_k]
             q = unpack_padded(HMX_INT8_K4, packed, tiles, padded_k // HMX_INT8_K4.row_count)
@@ -161,8 +165,8 @@ class _Comparer:
             )
             progress.advance(rows.nbytes)
         self.hashes[source.name] = digest.hexdigest()
-        finding = None
-        if not meter.max_error_steps <= HALF_STEP:
+        finding = self._scale_finding(plan.name, scales, due * factor)
+        if finding is None and not meter.max_error_steps <= HALF_STEP:
             finding = ArtifactError(
                 Code.DATA_SOURCE,
                 where=f"{plan.name} {list(meter.worst)}",
@@ -171,24 +175,38 @@ class _Comparer:
             )
         return TensorResult(plan.name, meter.sqnr_db, meter.max_error_steps, finding)
 
+    def _scale_finding(self, name: str, scales: Float32Array, due: Float32Array) -> ArtifactError | None:
+        """Scales are a function of the source: equal to the bit, but for factors from an SVD, which runs on BLAS."""
+        tolerance = 0.0 if self.artifact.manifest.source.left_out_energy is None else SPLIT_TOLERANCE
+        wrong = ~(np.abs(scales - due) <= tolerance * due)
+        if not wrong.any():
+            return None
+        column = int(wrong.argmax())
+        where = f"{name}_scale [{column}]"
+        return ArtifactError(Code.DATA_SOURCE, where=where, expected=str(due[column]), found=str(scales[column]))
+
     def copy(self, plan: TensorPlan, source: Tensor, progress: Progress) -> TensorResult:
         """Bit-equal FP32."""
         held = self.artifact.tensor(plan.name)
         digest, result = ValueHash(), TensorResult(plan.name, None, None, None)
         for start, rows in pieces(source):
             digest.update(rows)
-            same = _same(plan.name, held[start : start + rows.shape[0]], rows)
+            same = _same(plan.name, held[start : start + rows.shape[0]], rows, start)
             result = result if result.finding else same
             progress.advance(rows.nbytes)
         self.hashes[source.name] = digest.hexdigest()
         return result
 
 
-def _same(name: str, held: np.ndarray, expected: np.ndarray) -> TensorResult:
+def _same(name: str, held: np.ndarray, expected: np.ndarray, first_row: int = 0) -> TensorResult:
+    """Equal to the bit: 0.0 is not -0.0."""
     if held.tobytes() == expected.tobytes():
         return TensorResult(name, None, None, None)
-    at = [int(i) for i in np.argwhere(held != expected)[:1].reshape(-1)]
+    bits = f"u{expected.itemsize}"
+    different = np.ascontiguousarray(held).view(bits) != np.ascontiguousarray(expected).view(bits)
+    at = [int(i) for i in np.argwhere(different)[0]]
+    place = [first_row + at[0], *at[1:]]
     finding = ArtifactError(
-        Code.DATA_SOURCE, where=f"{name} {at}", expected=str(expected[tuple(at)]), found=str(held[tuple(at)])
+        Code.DATA_SOURCE, where=f"{name} {place}", expected=str(expected[tuple(at)]), found=str(held[tuple(at)])
     )
     return TensorResult(name, None, None, finding)

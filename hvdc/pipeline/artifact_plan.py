@@ -84,6 +84,10 @@ class ArtifactPlan:
         for file in self.files:
             yield from file.tensors
 
+    def mapped_bytes(self) -> int:
+        """Bytes that an NPU session maps: all regions and adapters."""
+        return sum(f.region.bytes for f in self.files if f.kind in ("region", "adapter"))
+
     def totals(self) -> Totals:
         """Bytes by kind, padding and sum."""
         kinds: dict[str, int] = dict.fromkeys(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
 
 CHUNK_BYTES = 4 << 20
@@ -29,6 +31,8 @@ class TensorDifference:
 class Difference:
     """What differs between A and B, each part empty where they agree."""
 
+    tools: list[str] = field(default_factory=list)
+    """Versions of the tools that wrote them: said, but no difference of the artifacts."""
     structure: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     tensors: list[TensorDifference] = field(default_factory=list)
@@ -43,7 +47,8 @@ def diff(a: Artifact, b: Artifact) -> Difference:
     Recorded hashes decide only where they differ: an artifact whose data were damaged later still has the old ones.
     Raises ArtifactError for a file that cannot be read.
     """
-    structure = list(_fields("", a.manifest.model_dump(mode="json"), b.manifest.model_dump(mode="json")))
+    tools = list(_fields("tools", a.manifest.tools, b.manifest.tools))
+    structure = list(manifest_differences(a.manifest, b.manifest, leave_out={"tools"}))
     others = {f.path: i for i, f in enumerate(b.manifest.files)}
     files = [f.path for i, f in enumerate(a.manifest.files) if f.path in others and _differ(a, i, b, others[f.path])]
     tensors = []
@@ -53,7 +58,7 @@ def diff(a: Artifact, b: Artifact) -> Difference:
         for entry in file.tensors:
             if entry.name in b and (found := _tensor(a, b, entry.name)) is not None:
                 tensors.append(found)
-    return Difference(structure, files, tensors)
+    return Difference(tools, structure, files, tensors)
 
 
 def _differ(a: Artifact, i: int, b: Artifact, j: int) -> bool:
@@ -67,7 +72,12 @@ def _differ(a: Artifact, i: int, b: Artifact, j: int) -> bool:
 _HASHES = ("sha256", "model_sha256", "tensors_sha256")
 
 
-def _fields(place: str, a: Any, b: Any) -> Any:
+def manifest_differences(a: Manifest, b: Manifest, leave_out: set[str]) -> Iterator[str]:
+    """A sentence for each field of two manifests that differs, hashes and the named top-level fields aside."""
+    yield from _fields("", a.model_dump(mode="json", exclude=leave_out), b.model_dump(mode="json", exclude=leave_out))
+
+
+def _fields(place: str, a: Any, b: Any) -> Iterator[str]:
     """Sentences for fields that differ; hashes are left to the comparison of bytes."""
     if isinstance(a, dict) and isinstance(b, dict):
         for key in [*a, *(k for k in b if k not in a)]:

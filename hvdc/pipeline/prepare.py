@@ -28,12 +28,13 @@ from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, plan_artifact
 from hvdc.pipeline.workspace import check_output, partial_path
 from hvdc.targets import TargetDescription, load_target
+from quant.weights import SMALLEST_SCALE
 
 VAE_STRIDES = (4, 8, 8)
 """Frames, rows, columns of video per latent position. Source: Wan2.1 VAE, wan/modules/vae.py."""
 
 MANIFEST_ALLOWANCE_BYTES = 4 << 20
-"""Room for manifest.json and index.bin, about 1 MB at full size."""
+"""Room for manifest.json and index.bin, about 0.9 MB at full size."""
 
 BASE_MEMORY_BYTES = 160 << 20
 """Interpreter and libraries, as measured by `make bench-compile`."""
@@ -56,9 +57,24 @@ class Request:
     def inputs(self) -> list[Path]:
         """The files of checkpoint and adapter; not what hvdc itself writes there, as in `compile . -o out.hvdc`."""
         paths = [path for path in (self.checkpoint, self.adapter) if path is not None]
-        files = [f for p in paths for f in ([p] if p.is_file() else sorted(filter(Path.is_file, p.rglob("*"))))]
+        # An index of shards is a file that stands for its folder.
+        roots = [path.parent if path.is_file() and path.suffix == ".json" else path for path in paths]
+        files = [f for root in roots for f in ([root] if root.is_file() else _files_below(root))]
         made = (".hvdc", ".hvdc.partial")
         return [f for f in files if not any(parent.name.endswith(made) for parent in f.parents)]
+
+
+def _files_below(folder: Path) -> list[Path]:
+    """All files in a folder, through links too, each folder once."""
+    found, seen = [], set()
+    for at, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(at)
+        if real in seen:
+            folders.clear()  # a link led back
+            continue
+        seen.add(real)
+        found += [path for name in names if (path := Path(at, name)).is_file()]
+    return sorted(found)
 
 
 @dataclass(frozen=True)
@@ -125,6 +141,7 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     """Plan the build of an open checkpoint. Raises as `prepare` does."""
     target = load_target(request.config.target)
     geometry = checkpoint.geometry
+    _check_alpha(checkpoint)
     steps = _schedule(request.config, geometry)
     video = _video(request.config, geometry)
     plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value)
@@ -134,14 +151,6 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
         disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
         memory_bytes=BASE_MEMORY_BYTES + (request.jobs + 1) * max(f.region.bytes for f in plan.files),
     )
-    if geometry.rank and geometry.alpha_over_rank <= 0:
-        raise CheckpointError(
-            "the adapter's alpha is negative, and it is folded into scales, which are positive",
-            where=str(checkpoint.path),
-            expected="alpha / rank above 0",
-            found=f"{geometry.alpha_over_rank:g}",
-            fix="negate lora_B and alpha when saving the adapter: that is the same adapter",
-        )
     if request.output is not None:
         _check_disk(request.output, needs)
     config = request.config.model_copy(
@@ -155,7 +164,9 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
             "text_tokens": geometry.text_tokens,
         }
     )
-    notes = unused_expert_notes(steps, geometry.experts, boundary=_boundary(request.config))
+    notes = _mapping_notes(plan, target) + unused_expert_notes(
+        steps, geometry.experts, boundary=_boundary(request.config)
+    )
     return Prepared(request, checkpoint, config, target, video, steps, plan, needs, notes)
 
 
@@ -171,6 +182,39 @@ def _schedule(config: CompileConfig, geometry: Geometry) -> tuple[Step, ...]:
 
 def _boundary(config: CompileConfig) -> int:
     return DCM_BOUNDARY if config.expert_boundary is None else config.expert_boundary
+
+
+def _check_alpha(checkpoint: Checkpoint) -> None:
+    """alpha / rank is multiplied into FP32 scales, which are positive normal numbers. Raises CheckpointError."""
+    ratio = checkpoint.geometry.alpha_over_rank
+    if checkpoint.geometry.rank and ratio <= 0:
+        raise CheckpointError(
+            "the adapter's alpha is negative, and it is folded into scales, which are positive",
+            where=str(checkpoint.path),
+            expected="alpha / rank above 0",
+            found=f"{ratio:g}",
+            fix="negate lora_B and alpha when saving the adapter: that is the same adapter",
+        )
+    with np.errstate(over="ignore"):
+        stored = np.float32(ratio)
+    if checkpoint.geometry.rank and not SMALLEST_SCALE <= stored < np.inf:
+        raise CheckpointError(
+            "the adapter's alpha / rank cannot be folded into its scales",
+            where=str(checkpoint.path),
+            expected="a positive number that FP32 holds",
+            found=f"{ratio:g}, from {checkpoint.report.alpha_source}",
+            fix="give the alpha that it was trained with: --lora-alpha",
+        )
+
+
+def _mapping_notes(plan: ArtifactPlan, target: TargetDescription) -> tuple[str, ...]:
+    mapped, budget = plan.mapped_bytes(), target.mapping_budget_bytes.value
+    if mapped <= budget:
+        return ()
+    return (
+        f"regions and adapters are {mapped:,} bytes, more than the {budget:,} that one NPU session of {target.name} "
+        "can map: this model does not fit that phone",
+    )
 
 
 def _left_out_limit(config: CompileConfig) -> float:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from exporters.errors import CheckpointError
 from exporters.tensor import Float32Array, Tensor, check_finite
 from hvdc.pipeline.artifact_plan import FilePlan, Role, TensorPlan
 from layouts.grid import pack_into
 from layouts.order import HMX_INT8_K4
 from layouts.regions import Placement, align_up
 from quant.hashing import ValueHash
-from quant.weights import NonFiniteError, Quantizer
+from quant.weights import SMALLEST_SCALE, NonFiniteError, Quantizer
 
 Buffer = npt.NDArray[np.uint8]
 Advance = Callable[[int], None]
@@ -114,7 +115,9 @@ class FileMaker:
                 raise
             advance(rows.nbytes)
         if plan.times_alpha:
-            scales[:n] *= np.float32(self.alpha_over_rank)
+            with np.errstate(over="ignore", under="ignore"):
+                scales[:n] *= np.float32(self.alpha_over_rank)
+            _check_scales(source, scales[:n])
         return digest.hexdigest()
 
     def _copy(self, source: Tensor, out: Float32Array, advance: Advance) -> str:
@@ -132,6 +135,20 @@ class FileMaker:
             if self.stop.is_set():
                 raise InterruptedBuildError
             yield piece
+
+
+def _check_scales(source: Tensor, scales: Float32Array) -> None:
+    """Raises CheckpointError for a scale that folding alpha / r in has made infinite or subnormal."""
+    bad = ~((scales >= SMALLEST_SCALE) & np.isfinite(scales))
+    if bad.any():
+        column = int(bad.argmax())
+        raise CheckpointError(
+            f"alpha / rank takes the scale of {source.name!r} out of FP32's range",
+            where=f"{source.origin}, row {column}",
+            expected="a normal, finite number",
+            found=str(scales[column]),
+            fix="check the adapter's alpha, and the size of its factors",
+        )
 
 
 def value_hash(source: Tensor, rows: Iterable[tuple[int, Float32Array]], advance: Advance) -> str:

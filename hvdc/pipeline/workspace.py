@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -50,7 +51,7 @@ def check_output(output: Path, *, force: bool, resume: bool) -> None:
         raise UsageError("an artifact's name ends in .hvdc", where=str(output), fix=f"write -o {better}")
     parent = output.parent
     if not parent.is_dir():
-        fix = "choose another -o" if parent.exists() else f"mkdir -p {parent}"
+        fix = "choose another -o" if parent.exists() else f"mkdir -p {shlex.quote(str(parent))}"
         raise UsageError("the output's directory does not exist", where=str(parent), fix=fix)
     if not os.access(parent, os.W_OK | os.X_OK):
         raise UsageError("the output's directory is not writable", where=str(parent), fix="choose another -o")
@@ -123,6 +124,7 @@ class Workspace:
         self._lock = _lock_directory(self.partial)
         try:
             _check_own(self.partial)
+            self._restore()
             self.done = self._take_over(fingerprint, resume)
         except BaseException:
             os.close(self._lock)
@@ -135,6 +137,11 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._lock)
+
+    def _restore(self) -> None:
+        """Put back an artifact that was on its way out when a build was killed between the two renames of `publish`."""
+        if (self.partial / REPLACED).is_dir() and not _is_there(self.output):
+            (self.partial / REPLACED).rename(self.output)
 
     def _take_over(self, fingerprint: str, resume: bool) -> dict[str, Done]:
         if not resume or not self._journal.exists():

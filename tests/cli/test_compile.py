@@ -79,7 +79,7 @@ def test_later_settings_win(ragged_checkpoint: Path, tmp_path: Path) -> None:
         ("frames = 0", "'frames' is not valid"),
         ("frmaes = 17", "no setting 'frmaes'"),
         ("[compile]\nframes = 17", "no setting 'compile'"),
-        ("timesteps = 1000", "'timesteps' is not valid"),
+        ("timesteps = 1000", "timesteps are not a list"),
         ("timesteps = [[1000]]", "timesteps"),
         ("expert_boundary = 978.5", "'expert_boundary' is not valid"),
         ("lora_alpha = 0", "'lora_alpha' is not valid"),
@@ -138,8 +138,10 @@ def test_progress_is_plain_lines_in_a_pipe(tiny_checkpoint: Path, tmp_path: Path
     assert "\r" not in done.err
 
 
-def test_quiet_is_quiet(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    assert hvdc("compile", tiny_checkpoint, "-o", tmp_path / "a.hvdc", *SMALL_VIDEO, "-q").err == ""
+def test_quiet_draws_no_progress_but_still_says_what_was_decided(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    shown = hvdc("compile", tiny_checkpoint, "-o", tmp_path / "a.hvdc", *SMALL_VIDEO, "-q").err
+    assert "compiling" not in shown
+    assert "alpha / rank: 2, from DCM's default" in shown
 
 
 def under_a_terminal(arguments: list[str]) -> str:

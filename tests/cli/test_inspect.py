@@ -11,7 +11,7 @@ import pytest
 
 from exporters.model import TINY
 from hvdc.artifact.reader import open_artifact
-from tests.artifacts import edit_tensor
+from tests.artifacts import edit_tensor, read_manifest, write_manifest
 from tests.commands import compiled, hvdc
 from tests.conftest import RAGGED
 
@@ -98,7 +98,16 @@ def test_the_same_artifact_does_not_differ(ragged_artifact: Path, tmp_path: Path
     done = hvdc("diff", ragged_artifact, tmp_path / "b.hvdc")
     assert (done.status, done.out) == (0, "the same\n")
     facts = hvdc("diff", ragged_artifact, tmp_path / "b.hvdc", "--json").json()
-    assert facts == {"same": True, "structure": [], "files": [], "tensors": []}
+    assert facts == {"same": True, "tools": [], "structure": [], "files": [], "tensors": []}
+
+
+def test_versions_of_the_tools_are_said_but_are_no_difference(ragged_artifact: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(ragged_artifact, tmp_path / "b.hvdc"))
+    write_manifest(other, read_manifest(other).model_copy(update={"tools": {"hvdc": "0.0.1"}}))
+    done = hvdc("diff", ragged_artifact, other)
+    assert done.status == 0
+    assert done.out.endswith("the same\n")
+    assert "0.0.1" in done.out
 
 
 def test_a_difference_of_structure(ragged_checkpoint: Path, ragged_artifact: Path, tmp_path: Path) -> None:
@@ -176,3 +185,9 @@ def test_one_expert_against_two(tiny_artifact: Path, ragged_artifact: Path) -> N
     done = hvdc("diff", tiny_artifact, ragged_artifact, "--json")
     assert done.status == 10
     assert "geometry.width: 256 → 140" in done.json()["structure"]
+
+
+def test_views_exclude_each_other_and_memory_can_be_json(tiny_artifact: Path) -> None:
+    assert hvdc("inspect", tiny_artifact, "--memory", "--tensors", "*").status == 2
+    rows = hvdc("inspect", tiny_artifact, "--memory", "--json").json()
+    assert [row["name"] for row in rows][:2] == ["artifact", "two engines, one copy"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +13,8 @@ import pytest
 from exporters.checkpoint import open_checkpoint
 from exporters.model import canonical_tensors
 from exporters.synth import write_checkpoint
-from tests.artifacts import edit_tensor
+from hvdc.artifact.manifest import TensorEntry
+from tests.artifacts import edit_tensor, read_manifest, write_manifest
 from tests.commands import hvdc, process
 from tests.conftest import RAGGED
 from tests.exporters.models import base_of, spelled, write
@@ -197,3 +199,63 @@ def test_a_column_of_zeros_is_within_half_a_step_too(tmp_path: Path) -> None:
     artifact = compiled(checkpoint, tmp_path / "a.hvdc")
     done = hvdc("validate", artifact, "--deep", "--against", checkpoint, "-q")
     assert done.status == 0, done.out
+
+
+def scaled(factor: float) -> Callable[[bytearray, TensorEntry], None]:
+    def edit(data: bytearray, entry: TensorEntry) -> None:
+        scales = np.frombuffer(data, "<f4").copy()
+        scales[: entry.shape[0]] *= np.float32(factor)
+        data[:] = scales.tobytes()
+
+    return edit
+
+
+@pytest.mark.parametrize("factor", [2.0, 1e9, float("nan"), 0.0, 1 + 2**-20])
+def test_a_scale_must_be_its_sources_even_where_every_error_is_small(
+    copy: Path, ragged_checkpoint: Path, factor: float
+) -> None:
+    """With a huge scale and zeros every error is below half a step; NaN compares with nothing."""
+    edit_tensor(copy, "blocks.1.attn1.to_q.weight_scale", scaled(factor))
+    edit_tensor(copy, "blocks.1.attn1.to_q.weight", lambda data, _: data.__setitem__(slice(None), bytes(len(data))))
+    done = process("validate", copy, "--against", ragged_checkpoint)
+    assert done.status == 4
+    assert "blocks.1.attn1.to_q.weight_scale [0]" in done.out
+    assert "Warning" not in done.err
+
+
+def test_an_index_beyond_the_first_strip_is_the_tensors_own(
+    copy: Path, ragged_checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdc.pipeline.tensors.STRIP_BYTES", 4096)
+
+    def edit(data: bytearray, entry: TensorEntry) -> None:
+        values = np.frombuffer(data, "<f4").reshape(entry.padded_shape).copy()
+        values[100, 7] += 1
+        data[:] = values.tobytes()
+
+    edit_tensor(copy, "condition_embedder.text_embedder.linear_1.weight", edit)
+    done = hvdc("validate", copy, "--against", ragged_checkpoint)
+    assert done.status == 4
+    assert "condition_embedder.text_embedder.linear_1.weight [100, 7]" in done.out
+
+
+def test_minus_zero_is_not_zero(copy: Path, ragged_checkpoint: Path, tmp_path: Path) -> None:
+    def edit(data: bytearray, entry: TensorEntry) -> None:
+        data[3] ^= 0x80
+
+    edit_tensor(copy, "proj_out.bias", edit)
+    done = hvdc("validate", copy, "--against", ragged_checkpoint)
+    assert (done.status, "proj_out.bias [0]" in done.out) == (4, True)
+
+
+def test_the_manifest_must_be_what_the_checkpoint_and_the_configuration_give(
+    copy: Path, ragged_checkpoint: Path
+) -> None:
+    """Sound in itself, but every step is routed to the semantic expert."""
+    manifest = read_manifest(copy)
+    steps = tuple(step.model_copy(update={"expert": "semantic"}) for step in manifest.steps)
+    write_manifest(copy, manifest.model_copy(update={"steps": steps}))
+    assert hvdc("validate", "--deep", copy).status == 0
+    done = hvdc("validate", copy, "--against", ragged_checkpoint)
+    assert done.status == 4
+    assert "steps.3.expert: detail → semantic" in done.out

@@ -1,4 +1,4 @@
-/* accessors GOOD BAD: what the public header promises about questions that have no answer, and about failed openings.
+/* accessors GOOD BAD EXTRA: what the public header promises about questions that have no answer, and about failed openings.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     hvdc_error error;
     hvdc_span region, pair, span;
     char name[HVDC_TEXT_LIMIT + 100];
-    CHECK(argc == 3);
+    CHECK(argc == 4);
 
     /* A failed opening tells why, sets NULL, and gives every descriptor and byte back (LeakSanitizer watches). */
     int before = next_descriptor();
@@ -37,6 +37,8 @@ int main(int argc, char **argv) {
         CHECK(a == NULL && error.code == HVDC_E_FILE_SIZE && error.message[0] != 0);
         CHECK(strncmp(error.file, "regions/", 8) == 0);
         CHECK(hvdc_artifact_open(argv[2], &a, NULL) == HVDC_E_FILE_SIZE);
+        CHECK(hvdc_artifact_open(argv[3], &a, &error) == HVDC_E_EXTRA_FILE && a == NULL);
+        CHECK(strcmp(error.file, "regions/extra") == 0);
     }
     CHECK(next_descriptor() == before);
     hvdc_artifact_close(NULL);

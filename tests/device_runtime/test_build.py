@@ -21,10 +21,32 @@ def test_every_preset_of_the_build_is_one_of_cmake() -> None:
     assert {p["name"] for p in presets["configurePresets"]} == set(TOOLS)
 
 
-def test_a_missing_cmake_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def put_program(folder: Path, name: str) -> None:
+    (folder / name).write_text("#!/bin/sh\n")
+    (folder / name).chmod(0o755)
+
+
+@pytest.fixture
+def beside_python(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The folder of the running Python, empty as PATH is."""
+    (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("sys.executable", str(tmp_path / "bin" / "python"))
+    return tmp_path / "bin"
+
+
+@pytest.mark.usefixtures("beside_python")
+def test_a_missing_cmake_is_said(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="cmake is not installed: apt-get install cmake"):
         build_host("host", tmp_path)
+
+
+def test_tools_beside_python_are_found_without_path(beside_python: Path) -> None:
+    """pip installs cmake and ninja there; ``.venv/bin/python -m pytest`` doesn't put it on PATH."""
+    put_program(beside_python, "cmake")
+    assert "neither make nor ninja is installed" in why_not("host")
+    put_program(beside_python, "ninja")
+    assert "there is no C compiler" in why_not("host")
 
 
 def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

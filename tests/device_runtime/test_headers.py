@@ -9,11 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_runtime.build import INCLUDE
+from device_runtime.build import INCLUDE, SOURCE
+from hvdc.artifact.codes import Code
+from layouts.c_header import tile_header
 from layouts.grid import pack
-from layouts.order import HMX_FP16_2, HMX_INT8_K4
-from tests.artifacts import make_artifact
-from tests.malformed.registry import BASE, REGION
+from layouts.order import BY_ID, BY_NAME, HMX_FP16_2, HMX_INT8_K4, Mode, TileOrder
+from tests.artifacts import edit_tensor, make_artifact
+from tests.device_runtime.programs import Checker, python_deep
+from tests.malformed.registry import BASE, FACTOR, REGION, put
+
+USE = """
+unsigned hvdc_use(unsigned id, unsigned row, unsigned col);
+unsigned hvdc_use(unsigned id, unsigned row, unsigned col) {
+    return HVDC_TILE_ORDER_OFFSET(id, row, col) / HVDC_TILE_ORDER_ROWS(id) / HVDC_TILE_ORDER_COLS(id) /
+           HVDC_TILE_ORDER_ELEMENT_BYTES(id);
+}
+"""
+"""A program that uses the macros."""
 
 HERE = Path(__file__).resolve().parent
 STRICT = ["-Wall", "-Wextra", "-Werror", "-pedantic", "-I", str(INCLUDE)]
@@ -56,6 +68,28 @@ def test_the_golden_tile_has_the_bytes_of_the_formula(tiles: bytes) -> None:
         assert halves[64 * (k // 2) + 2 * n + k % 2] == TILE[n, k]
 
 
+def test_a_tile_order_is_described_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With another order than those of the format, C and Python agree once the header is generated: CONTRIBUTING.md."""
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler: apt-get install gcc")
+    other = TileOrder(9, HMX_INT8_K4.name, 1, rows=(Mode(4, 256), Mode(4, 1)), cols=(Mode(64, 4),))
+    monkeypatch.setitem(BY_ID, other.id, other)
+    monkeypatch.setitem(BY_NAME, other.name, other)
+    monkeypatch.setattr("tests.artifacts.HMX_INT8_K4", other)
+    monkeypatch.setattr("layouts.c_header.TILE_ORDERS", (other,))
+    (tmp_path / "hvdc").mkdir()
+    (tmp_path / "hvdc" / "tiles.h").write_text(tile_header())
+    core = INCLUDE.parent / "src"
+    more = ["-iquote", str(tmp_path), "-I", str(core), *map(str, sorted(core.glob("*.c"))), "-lm"]
+    binary = program(SOURCE / "tools" / "hvdc_check.c", tmp_path / "hvdc_check", *more)
+    with Checker(binary) as checker:
+        for k, n in ((0, 0), (15, 15), (16, 15), (0, 16), (15, 16), (31, 63)):
+            root = make_artifact(tmp_path / f"{k}-{n}.hvdc", BASE)
+            at = k // 16 * other.elements + other.offset(k % 16, n)
+            edit_tensor(root, FACTOR, lambda part, _, at=at: put(part, at, b"\x01"))
+            assert checker.deep(root) is python_deep(root) is (Code.OK if n < BASE.rank else Code.DATA_PADDING)
+
+
 @pytest.mark.parametrize(
     ("compiler", "language", "header"),
     [
@@ -69,7 +103,7 @@ def test_headers_stand_alone(compiler: str, language: list[str], header: str, tm
     if shutil.which(compiler) is None:
         pytest.skip(f"{compiler} is not installed")
     source = tmp_path / "source"
-    source.write_text(f'#include "{header}"\n#include "{header}"\n')
+    source.write_text(f'#include "{header}"\n#include "{header}"\n{USE}')
     command = [compiler, *language, *STRICT, "-fsyntax-only", str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -79,6 +113,8 @@ def test_accessors_answer_impossible_questions(programs: dict[str, Path], tmp_pa
     library = programs["hvdc_dump"].parent / "libhvdc_core.a"
     binary = program(HERE / "accessors.c", tmp_path / "accessors", str(library))
     good, bad = make_artifact(tmp_path / "good.hvdc", BASE), make_artifact(tmp_path / "bad.hvdc", BASE)
+    extra = make_artifact(tmp_path / "extra.hvdc", BASE)
     (bad / REGION).write_bytes(bytes(4096))
-    done = subprocess.run([str(binary), str(good), str(bad)], capture_output=True, text=True, check=False)
+    (extra / "regions" / "extra").mkdir()
+    done = subprocess.run([str(binary), str(good), str(bad), str(extra)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ ROWS = json.loads((CORPUS / "cases.json").read_text("utf-8"))
 def test_every_malformed_artifact_is_refused_with_its_code(checker: Checker, tmp_path: Path) -> None:
     for row in ROWS:
         root = assemble(CORPUS, row, tmp_path / row["name"])
-        assert (row["name"], checker.deep(root).name) == (row["name"], row["code"])
+        assert (row["name"], checker.deep(root).name) == (row["name"], row["c"])
 
 
 def test_a_shallow_opening_leaves_data_alone(checker: Checker, tmp_path: Path) -> None:
@@ -100,6 +101,31 @@ def test_links_are_not_followed(checker: Checker, tmp_path: Path, path: str) -> 
     (root / path).symlink_to(tmp_path / "elsewhere")
     assert checker.open(root) is Code.IO
     assert python_deep(root) is Code.IO
+
+
+def _link(path: Path) -> None:
+    path.symlink_to(INDEX_NAME)
+
+
+@pytest.mark.parametrize(
+    "make_entry", [Path.touch, Path.mkdir, os.mkfifo, _link], ids=["file", "folder", "FIFO", "link"]
+)
+@pytest.mark.parametrize("path", ["x", ".hidden", "schedule/x", f"schedule/{INDEX_NAME}", "sched", "\x01" + 254 * "x"])
+def test_nothing_else_may_lie_in_an_artifact(
+    checker: Checker, tmp_path: Path, make_entry: Callable[[Path], None], path: str
+) -> None:
+    root = make_artifact(tmp_path / "extra.hvdc", BASE)
+    make_entry(root / path)
+    assert checker.open(root) is Code.EXTRA_FILE
+    assert python_deep(root) is Code.EXTRA_FILE
+
+
+def test_an_extra_file_comes_before_the_manifests_contents(checker: Checker, tmp_path: Path) -> None:
+    row = next(row for row in ROWS if row["name"] == "manifest-cut-short")
+    root = assemble(CORPUS, row, tmp_path / "extra.hvdc")
+    (root / "x").touch()
+    assert checker.open(root) is Code.EXTRA_FILE
+    assert python_deep(root) is Code.EXTRA_FILE
 
 
 @pytest.mark.parametrize("path", [INDEX_NAME, SCHEDULE])

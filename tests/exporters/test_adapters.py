@@ -121,6 +121,13 @@ def test_alpha_from_a_configuration_file(tmp_path, model, wan_base, config, rati
         assert any("not read: 'optimizer.pt'" in n for n in c.report.notes)
 
 
+def test_an_explicit_alpha_leaves_a_rank_stabilised_adapter_stabilised(tmp_path, model, wan_base):
+    folder = _folder(tmp_path, model, adapter_config={"r": 4, "lora_alpha": 8, "use_rslora": True})
+    with open_checkpoint(wan_base, adapter=folder, lora_alpha=6) as c:
+        assert c.geometry.alpha_over_rank == 3.0
+        assert c.report.alpha_source == "the argument: alpha 6, rank-stabilised"
+
+
 @pytest.mark.parametrize(
     "metadata",
     [

@@ -78,12 +78,12 @@ def region_too_long(root: Path) -> None:
     (root / REGION).write_bytes((root / REGION).read_bytes() + bytes(1))
 
 
-@case(Code.OK, python=Code.EXTRA_FILE)
+@case(Code.EXTRA_FILE)
 def extra_file(root: Path) -> None:
     (root / "regions" / "block-001.bin").write_bytes(b"x")
 
 
-@case(Code.OK, python=Code.EXTRA_FILE)
+@case(Code.EXTRA_FILE)
 def extra_folder(root: Path) -> None:
     (root / "runtime").mkdir()
     (root / "runtime" / "libqnn.so").write_bytes(b"x")

@@ -16,7 +16,19 @@ from hvdc.artifact.records import NONE, Expert, TensorKind
 from layouts.order import HMX_FP16_2, ROW_MAJOR_ID
 from tests.artifacts import REGION_CAP_BYTES
 from tests.index_edit import IndexEdit, appended, with_fields
-from tests.malformed.registry import BIAS, FACTOR, WEIGHT, both, case, header, index_case, raw_case, section, setter
+from tests.malformed.registry import (
+    BIAS,
+    FACTOR,
+    NEWER,
+    WEIGHT,
+    both,
+    case,
+    header,
+    index_case,
+    raw_case,
+    section,
+    setter,
+)  # fmt: skip
 
 # Header and section table.
 
@@ -92,7 +104,7 @@ def section_padding_not_zero(root: Path) -> None:
 
 def newer(name: str, *changes: Callable[[IndexEdit], object]) -> None:
     """A case that C accepts."""
-    index_case(Code.OK, name, both(*changes), python=Code.MANIFEST_INDEX)
+    index_case(Code.MANIFEST_INDEX, name, both(*changes), only_python=NEWER)
 
 
 newer("optional-section", lambda e: e.more.append((77, b"\x01" * 24, 3, 8)), lambda e: setattr(e, "optional", {77}))

@@ -2,8 +2,8 @@
 
 ``base/`` is a whole tiny artifact. It is made once and then kept, because readers must go on accepting it; ``python -m
 tests.malformed.make base`` replaces it, which only a change of the format justifies. Every other folder holds the files
-that take the place of the base's; ``cases.json`` says which files are missing, and what C and Python answer after the
-deep checks. Each case is named after the attack or the accident.
+that take the place of the base's; ``cases.json`` says which files are missing, and what readers answer after the deep
+checks. Where C accepts what Python refuses, ``only_python`` says why. Each case is named after the attack or accident.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def make(target: Path) -> None:
             case.damage(root)
             damaged = files_of(root)
         missing = sorted(set(base) - set(damaged))
-        rows.append({"name": case.name, "code": case.code.name, "python": case.python.name, "missing": missing})
+        row = {"name": case.name, "code": case.code.name, "c": case.c.name, "missing": missing}
+        rows.append(row | {"only_python": case.only_python} if case.only_python else row)
         for path, content in damaged.items():
             if base.get(path) != content:
                 (target / case.name / path).parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from exporters.model import canonical_tensors
 from tests.commands import compiled, hvdc
@@ -197,3 +198,27 @@ def test_the_oracle_can_object(change: Callable[[np.ndarray], np.ndarray], model
     q, scales = quantised(model[name][:40])
     other_q, other_scales = quantised(change(model[name][:40]))
     assert (tiled(q), scales) != (tiled(other_q), other_scales)
+
+
+@pytest.mark.parametrize("alpha", ["1e-44", "1e40", "1e-40"])
+def test_an_alpha_that_scales_cannot_hold_is_refused_before_any_work(
+    ragged_checkpoint: Path, tmp_path: Path, alpha: str
+) -> None:
+    done = hvdc("compile", ragged_checkpoint, "-o", tmp_path / "a.hvdc", "--lora-alpha", alpha)
+    assert done.status == 3
+    assert "cannot be folded into its scales" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("alpha", ["1e37", "1e-36"])
+def test_a_scale_that_alpha_takes_out_of_range_is_refused_by_name(
+    ragged_checkpoint: Path, tmp_path: Path, alpha: str
+) -> None:
+    tensors = load_file(ragged_checkpoint)
+    name = next(key for key in tensors if "lora_B" in key)
+    tensors[name][3] *= 1e6 if float(alpha) > 1 else 1e-6
+    save_file(tensors, tmp_path / "extreme.safetensors")
+    done = hvdc("compile", tmp_path / "extreme.safetensors", "-o", tmp_path / "a.hvdc", "--lora-alpha", alpha)
+    assert done.status == 3
+    assert "out of FP32's range" in done.err
+    assert not (tmp_path / "a.hvdc").exists()

@@ -10,8 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from hvdc.pipeline.prepare import Request
 from hvdc.pipeline.workspace import Done, Workspace
 from tests.commands import SMALL_VIDEO, hvdc, partial, tree
 
@@ -223,7 +226,7 @@ def test_resume_works_where_the_output_lies_in_the_checkpoints_folder(
     shutil.copy(ragged_checkpoint, tmp_path / "model.safetensors")
     output = tmp_path / "out.hvdc"
     stopped_after(1, tmp_path, output)
-    assert compile_(tmp_path, output, "--resume") == (0, "")
+    assert compile_(tmp_path, output, "--resume")[0] == 0
     assert tree(output) == tree(ragged_artifact)
 
 
@@ -295,6 +298,37 @@ def test_whatever_happened_to_the_unfinished_build_the_result_is_the_same(
     damage: Callable[[Path], None], unfinished: Path, ragged_artifact: Path
 ) -> None:
     damage(unfinished)
-    assert resumed(unfinished) == (0, "")
+    assert resumed(unfinished)[0] == 0
     assert tree(unfinished) == tree(ragged_artifact)
     assert not partial(unfinished).exists()
+
+
+def test_an_artifact_that_was_being_replaced_comes_back(
+    ragged_checkpoint: Path, ragged_artifact: Path, tmp_path: Path
+) -> None:
+    """Killed between the two renames, then started over with a checkpoint that cannot be compiled."""
+    output = tmp_path / "a.hvdc"
+    partial(output).mkdir()
+    shutil.copytree(ragged_artifact, partial(output) / "replaced")
+    tensors = load_file(ragged_checkpoint)
+    tensors["proj_out.bias"][0] = np.nan
+    save_file(tensors, tmp_path / "bad.safetensors")
+    status, _ = compile_(tmp_path / "bad.safetensors", output, "--force")
+    assert status == 3
+    assert tree(output) == tree(ragged_artifact)
+
+
+def test_what_identifies_a_checkpoint_is_all_its_files(tmp_path: Path) -> None:
+    """An index of shards stands for its folder; a pipeline's transformer may be a link; a link may lead back."""
+    shards, pipeline = tmp_path / "shards", tmp_path / "pipeline"
+    shards.mkdir()
+    pipeline.mkdir()
+    for name in ("model.safetensors.index.json", "model-1.safetensors"):
+        (shards / name).write_text("{}")
+    (pipeline / "transformer").symlink_to(shards)
+    (shards / "back").symlink_to(shards)
+    for given, folder in ((shards / "model.safetensors.index.json", shards), (pipeline, pipeline / "transformer")):
+        assert Request(given, None).inputs() == [
+            folder / "model-1.safetensors",
+            folder / "model.safetensors.index.json",
+        ]

@@ -41,3 +41,15 @@ def test_an_exact_tensor_has_infinite_sqnr_and_a_lost_one_minus_infinity() -> No
     lost.update(np.float32([[0, 0]]), np.int8([[1, 0]]), np.float32([1]), 0)
     assert exact.sqnr_db == math.inf
     assert lost.sqnr_db == -math.inf
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, 0.0])
+def test_a_scale_that_is_no_scale_is_never_within_half_a_step(scale: float) -> None:
+    weight = np.float32([[1.0, 0.5], [0.25, -1.0], [1.0, 1.0]])
+    q, scales = quantize(weight)
+    scales[1] = scale
+    meter = ErrorMeter()
+    for row in range(3):
+        meter.update(weight[row : row + 1], q[row : row + 1], scales[row : row + 1], row)
+    assert not meter.max_error_steps <= HALF_STEP
+    assert meter.worst[0] == 1

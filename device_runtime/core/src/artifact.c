@@ -2,9 +2,11 @@
  * link is followed, so that an artifact can name nothing outside of itself. */
 #define _POSIX_C_SOURCE 200809L
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -113,6 +115,46 @@ static enum hvdc_code open_data(hvdc_artifact *artifact, uint32_t i, int directo
     return map_file(file, path, error);
 }
 
+/* Whether the index names a path, as a file or as the folder of one. */
+static bool is_named(const hvdc_index *index, const char *path) {
+    size_t length = strlen(path);
+    if (strcmp(path, HVDC_INDEX_NAME) == 0 || strcmp(path, HVDC_MANIFEST_NAME) == 0) return true;
+    for (uint32_t i = 0; i < index->files.count; i++) {
+        const char *file = index->strings + hvdc_index_file(index, i)->path;
+        if (strncmp(file, path, length) == 0 && (file[length] == 0 || file[length] == '/')) return true;
+    }
+    return false;
+}
+
+/* Look for entries that the index does not name in a folder, or in the whole artifact if `folder` is NULL. All that it
+ * names was opened before, so a name in it without '/' that is not index.bin or manifest.json is a folder, no link. */
+static enum hvdc_code check_extra(const hvdc_index *index, int parent, const char *folder, hvdc_error *error) {
+    const char *where = folder == NULL ? "." : folder;
+    int fd = openat(parent, where, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0) return refuse_errno(error, where);
+    DIR *stream = fdopendir(fd);
+    enum hvdc_code code = stream == NULL ? refuse_errno(error, where) : HVDC_E_OK;
+    if (stream == NULL) (void)close(fd);
+    while (code == HVDC_E_OK) {
+        char path[2 * HVDC_ERROR_FILE_BYTES]; /* cut off, it is longer than any path in the index */
+        errno = 0;
+        const struct dirent *entry = readdir(stream);
+        if (entry == NULL) {
+            if (errno != 0) code = hvdc_refuse(error, HVDC_E_IO, where, "%s", strerror(errno));
+            break;
+        }
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
+        (void)snprintf(path, sizeof path, "%s%s%s", folder == NULL ? "" : folder, folder == NULL ? "" : "/", name);
+        if (!is_named(index, path))
+            code = hvdc_refuse(error, HVDC_E_EXTRA_FILE, path, "%s does not name it", HVDC_INDEX_NAME);
+        else if (folder == NULL && strcmp(name, HVDC_INDEX_NAME) != 0 && strcmp(name, HVDC_MANIFEST_NAME) != 0)
+            code = check_extra(index, fd, name, error);
+    }
+    if (stream != NULL) (void)closedir(stream);
+    return code;
+}
+
 static enum hvdc_code open_all(hvdc_artifact *artifact, int directory, hvdc_error *error) {
     enum hvdc_code code = open_index(artifact, directory, error);
     if (code == HVDC_E_OK) code = check_manifest(artifact, directory, error);
@@ -123,7 +165,7 @@ static enum hvdc_code open_all(hvdc_artifact *artifact, int directory, hvdc_erro
                            artifact->index.files.count);
     for (uint32_t i = 0; code == HVDC_E_OK && i < artifact->index.files.count; i++)
         code = open_data(artifact, i, directory, error);
-    return code;
+    return code == HVDC_E_OK ? check_extra(&artifact->index, directory, NULL, error) : code;
 }
 
 enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifact, hvdc_error *error) {

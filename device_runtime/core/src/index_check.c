@@ -129,12 +129,8 @@ static enum hvdc_code check_files(const hvdc_index *index, hvdc_error *error) {
     return HVDC_E_OK;
 }
 
-static uint64_t dtype_bytes(uint32_t dtype) {
-    return dtype == HVDC_DTYPE_INT8 ? 1u : dtype == HVDC_DTYPE_FLOAT32 ? 4u : 8u;
-}
-
 static bool is_shape_good(const hvdc_tensor *t) {
-    uint64_t bytes = dtype_bytes(t->dtype);
+    uint64_t bytes = HVDC_DTYPE_BYTES(t->dtype);
     if (t->dims < 1u || t->dims > HVDC_MAX_DIMS) return false;
     for (uint32_t i = 0; i < HVDC_MAX_DIMS; i++) {
         bool used = i < t->dims;
@@ -143,12 +139,9 @@ static bool is_shape_good(const hvdc_tensor *t) {
     }
     if (bytes != t->bytes) return false;
     if (t->tile_order == HVDC_TILE_ROW_MAJOR_ID) return true;
-    bool int8 = t->tile_order == HVDC_TILE_HMX_INT8_K4_ID;
-    uint64_t rows = int8 ? HVDC_TILE_HMX_INT8_K4_ROWS : HVDC_TILE_HMX_FP16_2_ROWS;
-    uint64_t cols = int8 ? HVDC_TILE_HMX_INT8_K4_COLS : HVDC_TILE_HMX_FP16_2_COLS;
-    uint64_t element = int8 ? HVDC_TILE_HMX_INT8_K4_ELEMENT_BYTES : HVDC_TILE_HMX_FP16_2_ELEMENT_BYTES;
-    return t->dims == 2u && element == dtype_bytes(t->dtype) && t->padded[0] == hvdc_align_up(t->shape[0], cols) &&
-           t->padded[1] == hvdc_align_up(t->shape[1], rows);
+    return t->dims == 2u && HVDC_TILE_ORDER_ELEMENT_BYTES(t->tile_order) == HVDC_DTYPE_BYTES(t->dtype) &&
+           t->padded[0] == hvdc_align_up(t->shape[0], HVDC_TILE_ORDER_COLS(t->tile_order)) &&
+           t->padded[1] == hvdc_align_up(t->shape[1], HVDC_TILE_ORDER_ROWS(t->tile_order));
 }
 
 static enum hvdc_code check_tensor_record(const hvdc_index *index, uint32_t i, uint32_t file, hvdc_error *error) {

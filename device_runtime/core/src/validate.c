@@ -36,14 +36,10 @@ static enum hvdc_code check_gap(const hvdc_span *file, uint64_t start, uint64_t 
     return HVDC_E_OK;
 }
 
-static uint64_t element_bytes(const hvdc_tensor *t) {
-    return t->dtype == HVDC_DTYPE_INT8 ? 1u : t->dtype == HVDC_DTYPE_FLOAT32 ? 4u : 8u;
-}
-
-/* Whether elements [first, last) of a row-major tensor hold what padding holds: 1.0 in scales, else zeros; as bits. */
+/* Whether the stored elements [first, last) hold what padding holds: 1.0 in scales, else zeros; as bits. */
 static bool is_filler(const stored *s, uint64_t first, uint64_t last) {
     static const uint8_t one[4] = {0x00, 0x00, 0x80, 0x3f}, zero[8];
-    uint64_t size = element_bytes(s->tensor);
+    uint64_t size = HVDC_DTYPE_BYTES(s->tensor->dtype);
     for (uint64_t i = first; i < last; i++)
         if (memcmp(s->data + i * size, s->is_scale ? one : zero, (size_t)size) != 0) return false;
     return true;
@@ -58,7 +54,7 @@ static enum hvdc_code refuse_padding(const stored *s, hvdc_error *error) {
 static enum hvdc_code check_row_major_padding(const stored *s, hvdc_error *error) {
     const hvdc_tensor *t = s->tensor;
     uint32_t last = t->dims - 1u, at[HVDC_MAX_DIMS] = {0};
-    uint64_t elements = t->bytes / element_bytes(t);
+    uint64_t elements = t->bytes / HVDC_DTYPE_BYTES(t->dtype);
     for (uint64_t row = 0; row < elements; row += t->padded[last]) {
         bool inside = true;
         for (uint32_t d = 0; d < last; d++) inside = inside && at[d] < t->shape[d];
@@ -71,18 +67,19 @@ static enum hvdc_code check_row_major_padding(const stored *s, hvdc_error *error
     return HVDC_E_OK;
 }
 
-/* The only tile order of a dtype in this format version; tiles that lie inside the logical shape have no padding. */
+/* Tiles that lie inside the logical shape have no padding; `tile` is the first element of the others. */
 static enum hvdc_code check_tile_padding(const stored *s, hvdc_error *error) {
-    const uint32_t rows = HVDC_TILE_HMX_INT8_K4_ROWS, cols = HVDC_TILE_HMX_INT8_K4_COLS;
-    uint64_t n = s->tensor->shape[0], k = s->tensor->shape[1];
-    const uint8_t *tile = s->data;
-    for (uint64_t n0 = 0; n0 < s->tensor->padded[0]; n0 += cols)
-        for (uint64_t k0 = 0; k0 < s->tensor->padded[1]; k0 += rows, tile += HVDC_TILE_HMX_INT8_K4_BYTES) {
+    const hvdc_tensor *t = s->tensor;
+    const uint32_t order = t->tile_order, rows = HVDC_TILE_ORDER_ROWS(order), cols = HVDC_TILE_ORDER_COLS(order);
+    uint64_t n = t->shape[0], k = t->shape[1], tile = 0;
+    for (uint64_t n0 = 0; n0 < t->padded[0]; n0 += cols)
+        for (uint64_t k0 = 0; k0 < t->padded[1]; k0 += rows, tile += (uint64_t)rows * cols) {
             if (n0 + cols <= n && k0 + rows <= k) continue;
             for (uint32_t row = 0; row < rows; row++)
-                for (uint32_t col = 0; col < cols; col++)
-                    if ((k0 + row >= k || n0 + col >= n) && tile[HVDC_TILE_HMX_INT8_K4_OFFSET(row, col)] != 0)
-                        return refuse_padding(s, error);
+                for (uint32_t col = 0; col < cols; col++) {
+                    uint64_t at = tile + HVDC_TILE_ORDER_OFFSET(order, row, col);
+                    if ((k0 + row >= k || n0 + col >= n) && !is_filler(s, at, at + 1u)) return refuse_padding(s, error);
+                }
         }
     return HVDC_E_OK;
 }
@@ -94,7 +91,7 @@ static enum hvdc_code check_padding(const stored *s, hvdc_error *error) {
 }
 
 static enum hvdc_code check_floats(const stored *s, hvdc_error *error) {
-    uint64_t size = element_bytes(s->tensor);
+    uint64_t size = HVDC_DTYPE_BYTES(s->tensor->dtype);
     for (uint64_t at = 0; at < s->tensor->bytes; at += size) {
         double value;
         if (size == 4u) {

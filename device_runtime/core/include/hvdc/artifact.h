@@ -58,8 +58,7 @@ const char *hvdc_code_name(enum hvdc_code code);
 const char *hvdc_code_meaning(enum hvdc_code code);
 
 /* Open the artifact in a directory and check everything but the contents of its data files: index.bin in full, the hash
- * of manifest.json, and that every data file is there with its recorded size. Other files in the directory are not
- * looked at. */
+ * of manifest.json, that every data file is there with its recorded size, and that the directory holds nothing else. */
 enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifact, hvdc_error *error);
 
 /* Release everything. NULL is allowed. */
