@@ -24,6 +24,9 @@ class ModelConfig:
     layers: int | None = None
     ffn_width: int | None = None
     in_channels: int | None = None
+    out_channels: int | None = None
+    text_width: int | None = None
+    freq_dim: int | None = None
     eps: float | None = None
     text_tokens: int | None = None
     rope_max_positions: int | None = None
@@ -116,6 +119,9 @@ def model_config(folder: Path) -> ModelConfig:
         layers=_count(content, path, "num_layers"),
         ffn_width=_count(content, path, "ffn_dim"),
         in_channels=_count(content, path, "in_channels", "in_dim"),
+        out_channels=_count(content, path, "out_channels", "out_dim"),
+        text_width=_count(content, path, "text_dim"),
+        freq_dim=_count(content, path, "freq_dim"),
         eps=_number(content, path, "eps"),
         text_tokens=_count(content, path, "text_len", "max_text_tokens"),
         rope_max_positions=_count(content, path, "rope_max_seq_len"),
@@ -143,11 +149,16 @@ def _check_model_config(content: Mapping[str, Any], path: Path) -> None:
 
 
 def alpha_config(folder: Path, metadata: Mapping[str, str]) -> AlphaConfig | None:
-    """Alpha from `adapter_config.json` (PEFT), `lora_config.json` (DCM), or safetensors metadata (kohya, diffusers).
+    """Alpha from safetensors metadata (kohya, diffusers), `adapter_config.json` (PEFT), or `lora_config.json` (DCM).
+
+    What a file says of itself comes first: a configuration in its folder may be another adapter's.
 
     Raises:
         CheckpointError: the configuration asks for DoRA, or for an alpha or rank of its own per layer.
     """
+    own = _from_metadata(metadata, folder)
+    if own:
+        return own
     for name in ("adapter_config.json", "lora_config.json"):
         content = read_json(folder / name)
         if content is None:
@@ -156,7 +167,7 @@ def alpha_config(folder: Path, metadata: Mapping[str, str]) -> AlphaConfig | Non
         found = _from_mapping(inner if isinstance(inner, dict) else {}, folder / name, str(folder / name))
         if found:
             return found
-    return _from_metadata(metadata, folder)
+    return None
 
 
 def _from_mapping(content: Mapping[str, Any], path: Path, source: str) -> AlphaConfig | None:

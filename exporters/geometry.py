@@ -138,6 +138,9 @@ def _check_config(geometry: Geometry, config: ModelConfig) -> None:
         ("layers", config.layers, geometry.layers),
         ("feed-forward width", config.ffn_width, geometry.ffn_width),
         ("input channels", config.in_channels, geometry.in_channels),
+        ("output channels", config.out_channels, geometry.out_channels),
+        ("channels of a prompt embedding", config.text_width, geometry.text_width),
+        ("channels of the time embedding", config.freq_dim, geometry.freq_dim),
     ):
         if said is not None and said != found:
             raise CheckpointError(

@@ -26,7 +26,6 @@ FFN_LINEARS = ("ffn.net.0.proj", "ffn.net.2")
 
 TEXT_EMBEDDER = "text_embedder"
 TIME_EMBEDDER_LINEARS = ("time_embedder.linear_1", "time_embedder.linear_2", "time_proj")
-TEXT_EMBEDDER_LINEARS = ("text_embedder.linear_1", "text_embedder.linear_2")
 
 EMBEDDER = {"semantic": "condition_embedder", "detail": "condition_embedder_lora"}
 """Each expert's own time and text embedding block."""

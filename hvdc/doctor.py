@@ -32,8 +32,9 @@ LIBRARIES = {
 }
 
 PROGRAMS = {
-    "gcc": ("building the device runtime for this machine", "apt-get install gcc g++"),
-    "cmake": ("building the device runtime", "apt-get install cmake"),
+    "cc": ("building the device runtime for this machine", "apt-get install gcc libc6-dev"),
+    "cmake": ("building the device runtime", "apt-get install cmake, or pip install cmake"),
+    "make": ("building the device runtime", "apt-get install make"),
     "clang": ("fuzzing the C reader", "apt-get install clang"),
 }
 

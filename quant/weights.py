@@ -68,8 +68,3 @@ def quantize(weight: Float32Array) -> tuple[Int8Array, Float32Array]:
     """Quantise a whole ``[n, k]`` FP32 weight: ``(q [n, k] INT8, s [n] FP32)``. Raises NonFiniteError."""
     out = np.empty(weight.shape, np.int8)
     return out, Quantizer()(weight, out)
-
-
-def dequantize(q: Int8Array, scales: Float32Array) -> Float32Array:
-    """``q · s`` in FP32, ``[n, k]``."""
-    return q.astype(np.float32) * scales[:, None].astype(np.float32)

@@ -131,7 +131,13 @@ def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: C
         console.print()
         table("Against the checkpoint", ("linear", ">tensors", ">lowest SQNR, dB", ">largest error, steps"), rows)
         console.print(f"{len(comparison.results)} tensors compared")
-    console.print(f"{artifact}: {'sound' if not any(checks.values()) else 'NOT sound'}")
+    console.print(f"{artifact}: {_verdict(checks)}")
+
+
+def _verdict(checks: dict[str, list[ArtifactError]]) -> str:
+    if checks.get("layout") or checks.get("deep"):
+        return "NOT sound"
+    return "NOT what this checkpoint compiles to" if checks.get("against") else "sound"
 
 
 def _write_junit(

@@ -18,6 +18,7 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
+from hvdc.errors import UsageError
 from hvdc.pipeline.artifact_plan import Role, TensorPlan
 from hvdc.pipeline.build import make_manifest, source_sha256, table_arrays
 from hvdc.pipeline.compare import manifest_differences
@@ -58,11 +59,17 @@ class Comparison:
 
 
 def open_source(path: Path, adapter: Path | None, manifest: Manifest, *, lora_alpha: float | None) -> Checkpoint:
-    """Open what an artifact claims to be made from. Raises CheckpointError.
+    """Open what an artifact claims to be made from. Raises CheckpointError, UsageError.
 
     The files tell alpha and rank themselves, per linear if need be; the recorded alpha only helps out where none does.
     """
     recorded, is_split = manifest.configuration, manifest.source.left_out_energy is not None
+    if is_split and adapter is None:
+        raise UsageError(
+            "the artifact's adapter was split from a merged checkpoint, which is needed to compare",
+            where=str(path),
+            fix="give it as well: --adapter MERGED",
+        )
     config = recorded.model_copy(update={"lora_alpha": lora_alpha, "rank": recorded.rank if is_split else None})
     try:
         return open_configured(path, adapter, config)
@@ -103,8 +110,17 @@ def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> C
     found = source_sha256(checkpoint, comparer.hashes)
     expected = artifact.manifest.source.tensors_sha256
     if found != expected:
-        where = "manifest.json: source.tensors_sha256"
-        findings.append(ArtifactError(Code.DATA_SOURCE, where=where, expected=found, found=expected))
+        findings.insert(
+            0,
+            ArtifactError(
+                Code.DATA_SOURCE,
+                what="this is not the checkpoint that the artifact was compiled from",
+                where="manifest.json: source.tensors_sha256",
+                expected=f"{found} (checkpoint)",
+                found=expected,
+                fix="give the checkpoint, and the --adapter, that it was compiled from",
+            ),
+        )
     return Comparison(tuple(results), tuple(findings))
 
 

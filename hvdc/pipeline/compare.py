@@ -13,6 +13,9 @@ from hvdc.artifact.reader import Artifact
 
 CHUNK_BYTES = 4 << 20
 
+LONGEST_VALUE = 80
+"""Characters of a value that a sentence shows."""
+
 
 @dataclass(frozen=True)
 class TensorDifference:
@@ -93,7 +96,12 @@ def _fields(place: str, a: Any, b: Any) -> Iterator[str]:
         left, right = dict(zip(names[0], a, strict=True)), dict(zip(names[1], b, strict=True))
         yield from _fields(place, {str(k): v for k, v in left.items()}, {str(k): v for k, v in right.items()})
     elif a != b:
-        yield f"{place}: {a} → {b}"
+        yield f"{place}: {_short(a)} → {_short(b)}"
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 
 def _tensor(a: Artifact, b: Artifact, name: str) -> TensorDifference | None:

@@ -72,7 +72,8 @@ def test_against_another_checkpoint_is_a_bad_artifact_by_name(ragged_artifact: P
     done = hvdc("validate", ragged_artifact, "--against", other)
     assert done.status == 4
     assert "blocks.0.attn1.to_q.weight" in done.out
-    assert "NOT sound" in done.out
+    assert "this is not the checkpoint that the artifact was compiled from" in done.out
+    assert done.out.splitlines()[-1].endswith("NOT what this checkpoint compiles to")
 
 
 @pytest.mark.parametrize(

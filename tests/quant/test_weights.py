@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quant.weights import NonFiniteError, Quantizer, column_scales, dequantize, quantize
+from quant.weights import NonFiniteError, Quantizer, column_scales, quantize
 
 FLOATS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 MATRICES = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 40)), elements=FLOATS)
@@ -90,11 +90,6 @@ def test_strips_give_what_the_whole_gives() -> None:
     got = [strips(weight[i : i + 32], out[i : i + 32]) for i in range(0, 100, 32)]
     assert np.array_equal(out, whole)
     assert np.array_equal(np.concatenate(got), scales)
-
-
-def test_dequantize_is_the_product() -> None:
-    q, scales = np.int8([[1, -2], [3, 4]]), np.float32([0.5, 2])
-    assert dequantize(q, scales).tolist() == [[0.5, -1.0], [6.0, 8.0]]
 
 
 def test_scales_of_a_view_with_strides() -> None:
