@@ -200,7 +200,8 @@ def _open_folder(folder: Path, stack: ExitStack, join: bool) -> Store:
     if indexes:
         store = _open_index(indexes[0], stack)
         shards = [folder / s for s in set(_weight_map(indexes[0]).values())]
-        return replace(store, notes=store.notes + _beside(_weight_files(folder)[0], shards))
+        files, refused = _weight_files(folder)
+        return replace(store, notes=store.notes + _beside(files, shards) + _unusable(refused))
     files, refused = _weight_files(folder)
     if not files:
         known = next((e for e in refused if not e.what.startswith(UNKNOWN_FILE)), None)
@@ -215,8 +216,16 @@ def _open_folder(folder: Path, stack: ExitStack, join: bool) -> Store:
             fix="give the folder that holds the model's weights",
         )
     if len(files) == 1:
-        return _open_file(files[0], stack)
-    return _joined(folder, files, stack) if join else _the_one(folder, files, stack)
+        store = _open_file(files[0], stack)
+    else:
+        store = _joined(folder, files, stack) if join else _the_one(folder, files, stack)
+    return replace(store, notes=store.notes + _unusable(refused))
+
+
+def _unusable(refused: list[CheckpointError]) -> tuple[str, ...]:
+    """Of files that should hold weights and don't, such as a Git-LFS pointer: what each is. Other texts are no news."""
+    bad = [error for error in refused if not error.what.startswith(UNKNOWN_FILE)]
+    return tuple(f"beside it and not usable: {Path(error.where).name!r}: {error.what}" for error in bad)
 
 
 def _weight_files(folder: Path) -> tuple[list[Path], list[CheckpointError]]:
@@ -258,6 +267,7 @@ def _the_one(folder: Path, files: list[Path], stack: ExitStack) -> Store:
     """The file of a folder that holds the transformer: official repositories keep VAE and text encoder beside it."""
     found: dict[Path, str] = {}
     opened: dict[Path, Store] = {}
+    damaged: list[CheckpointError] = []
     # Pickles cost an import of torch; look into them only when no safetensors file is the one.
     for kind in (("safetensors",), ("zip", "pickle")):
         for path in (p for p in files if kind_of(p) in kind):
@@ -266,6 +276,7 @@ def _the_one(folder: Path, files: list[Path], stack: ExitStack) -> Store:
                     store = _open_file(path, attempt)
                 except CheckpointError as error:
                     found[path] = error.what
+                    damaged.append(error)
                     continue
                 found[path] = what_is(store.tensors)
                 if found[path] == "transformer":
@@ -283,5 +294,6 @@ def _the_one(folder: Path, files: list[Path], stack: ExitStack) -> Store:
             fix="give the file that you want",
         )
     path, store = next(iter(opened.items()))
-    notes = (f"read {path.name!r}", *_beside(files, [path]))
+    whole = [p for p in files if str(p) not in {error.where for error in damaged}]
+    notes = (f"read {path.name!r}", *_beside(whole, [path]), *_unusable(damaged))
     return Store(path, folder, store.container, store.tensors, store.metadata, store.not_tensors, notes)

@@ -367,3 +367,17 @@ def test_finite_check_names_the_first_bad_index():
     assert (caught.value.where, caught.value.found) == ("file: key", "nan")
     with pytest.raises(CheckpointError, match=r"holds -inf at \[1\]"):
         check_finite(weight, np.float32([0, -np.inf]))
+
+
+def test_files_of_a_folder_that_cannot_be_used_are_named_with_what_they_are(tmp_path, model):
+    """An adapter that was never pulled must not turn into a one-expert model without a word."""
+    whole = write(tmp_path / "a.safetensors", spelled(base_of(model), "diffusers"))
+    (tmp_path / "cut.safetensors").write_bytes(whole.read_bytes()[:-100])
+    (tmp_path / "lora.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    (tmp_path / "README.md").write_text("a model")
+    with open_checkpoint(tmp_path) as checkpoint:
+        notes = "\n".join(checkpoint.report.notes)
+    assert "'cut.safetensors': the file is cut off" in notes
+    assert notes.count("cut.safetensors") == 1
+    assert "'lora.safetensors': this is a Git-LFS pointer" in notes
+    assert "README" not in notes
