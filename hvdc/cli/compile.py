@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from hvdc.cli.output import mib, out, print_json, print_memory, print_totals, progress_for, table
+from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.config import load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
@@ -111,7 +111,7 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "files": [
             {"path": f.path, "kind": f.kind, "bytes": f.region.bytes, "tensors": len(f.tensors)} for f in plan.files
         ],
-        "memory": [{"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in _memory(prepared)],
+        "memory": memory_facts(_memory(prepared)),
         "mapping": {"mapped_bytes": prepared.plan.mapped_bytes(), "budget_bytes": target.mapping_budget_bytes.value},
         "needs": {"disk_bytes": prepared.needs.disk_bytes, "memory_bytes": prepared.needs.memory_bytes},
     }

@@ -10,7 +10,7 @@ import click
 
 from hvdc.artifact.manifest import Manifest, TensorEntry
 from hvdc.artifact.reader import Artifact, open_artifact
-from hvdc.cli.output import mib, out, print_json, print_memory, print_totals, table
+from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, table
 from hvdc.errors import UsageError
 from hvdc.plan.memory import Row, WeightBytes, memory_table
 
@@ -35,7 +35,7 @@ def command(
         elif pattern is not None:
             _tensors(opened, pattern, as_json=as_json)
         elif memory and as_json:
-            print_json(_memory_facts(opened.manifest))
+            print_json(memory_facts(_memory(opened.manifest)))
         elif memory:
             print_memory(_memory(opened.manifest))
         elif as_json:
@@ -48,16 +48,12 @@ def _memory(manifest: Manifest) -> list[Row]:
     return memory_table(WeightBytes(manifest.totals, manifest.parameters))
 
 
-def _memory_facts(manifest: Manifest) -> list[dict[str, Any]]:
-    return [{"name": r.name, "bytes": r.total_bytes, "note": r.note} for r in _memory(manifest)]
-
-
 def facts(manifest: Manifest) -> dict[str, Any]:
     """Everything but the list of tensors."""
     return {
         **manifest.model_dump(mode="json", exclude={"files"}),
         "files": [f.model_dump(mode="json", exclude={"tensors"}) | {"tensors": len(f.tensors)} for f in manifest.files],
-        "memory": _memory_facts(manifest),
+        "memory": memory_facts(_memory(manifest)),
     }
 
 

@@ -105,6 +105,11 @@ def print_memory(rows: list[Row]) -> None:
     table("Weight memory", ("configuration", ">GiB", "~how it is counted"), cells)
 
 
+def memory_facts(rows: list[Row]) -> list[dict[str, Any]]:
+    """The rows of `print_memory` as JSON, in bytes."""
+    return [{"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in rows]
+
+
 def print_error(error: BaseException, *, as_json: bool) -> int:
     """Say what is wrong, where, why and what to do; returns the exit status."""
     status, fields = describe_error(error)

@@ -81,8 +81,6 @@ def _files_below(folder: Path) -> list[Path]:
 class Needs:
     """What the build takes, in bytes."""
 
-    input_bytes: int
-    """FP32 bytes of all canonical tensors: the unit of progress."""
     disk_bytes: int
     memory_bytes: int
     """Estimated peak resident memory."""
@@ -147,7 +145,6 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value)
     _check_all_used(plan, checkpoint)
     needs = Needs(
-        input_bytes=sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()),
         disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
         memory_bytes=BASE_MEMORY_BYTES + (request.jobs + 1) * max(f.region.bytes for f in plan.files),
     )
