@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hvdc.errors import UsageError
+
+CalibrationMode = Literal["global", "per-step", "percentile", "mse"]
+"""See docs/CLI.md, "Scale modes"."""
+
+SCALE_MODES: tuple[CalibrationMode, ...] = get_args(CalibrationMode)
 
 
 class CompileConfig(BaseModel):
@@ -33,6 +38,15 @@ class CompileConfig(BaseModel):
     expert_boundary: Annotated[
         int | None,
         Field(ge=0, le=1000, description="the detail expert takes steps with int(t) <= this; else DCM's 978"),
+    ] = None
+    scale_mode: Annotated[CalibrationMode, Field(description="how activation scales follow from a calibration")] = (
+        "per-step"
+    )
+    percentile: Annotated[
+        float | None, Field(gt=0, le=100, description="what scale mode percentile keeps within range; else 99.9")
+    ] = None
+    smooth: Annotated[
+        float | None, Field(ge=0, le=1, description="move this share of the activations' outliers into the weights")
     ] = None
     target: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", description="target description")] = "sm8750"
     rank: Annotated[
@@ -80,7 +94,11 @@ def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str,
     ) in values.items():  # TOML has lists and whole numbers where the model has tuples and floats
         if key in ("timesteps",) and isinstance(value, (list, tuple)):
             values[key] = tuple(float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value)
-        elif key in ("lora_alpha", "max_left_out_energy") and isinstance(value, int) and not isinstance(value, bool):
+        elif (
+            key in ("lora_alpha", "max_left_out_energy", "percentile", "smooth")
+            and isinstance(value, int)
+            and not isinstance(value, bool)
+        ):
             values[key] = float(value)
     try:
         config = CompileConfig.model_validate(values)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hvdc.artifact import manifest as m
+from hvdc.artifact.calibration import Calibration, Clip, GemmInput, Smoothing
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import FileEntry, Manifest, TensorEntry
 from hvdc.artifact.records import DTYPE_BYTES, DType
@@ -26,7 +27,9 @@ from layouts.regions import Item, align_up, plan_region
 
 ATTENTION = tuple(f"{attn}.{part}" for attn in ("attn1", "attn2") for part in ("to_q", "to_k", "to_v", "to_out.0"))
 FFN = ("ffn.net.0.proj", "ffn.net.2")
-KINDS = ("attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule")
+KINDS = ("attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule", "calibration")
+SITE = "ffn.net.2"
+"""Where a calibrated test artifact's weights are smoothed."""
 REGION_CAP_BYTES = 1 << 20
 
 
@@ -42,6 +45,7 @@ class Spec:
     linears: int = 8
     """How many of a block's attention linears there are."""
     seed: int = 0
+    calibrated: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ def make(spec: Spec) -> tuple[Manifest, dict[str, bytes]]:
         planned.append(("adapters/detail-000.bin", "adapter", 0, spec.layers, factors))
     planned.append(("host/shared.bin", "host", None, 0, list(_host(rng, spec))))
     planned.append(("schedule/tables.bin", "schedule", None, 0, list(_schedule(rng, spec))))
+    if spec.calibrated:
+        planned.append(("calibration/scales.bin", "calibration", None, 0, list(_scales(rng, spec))))
     files, data = [], {}
     for path, kind, first, count, blobs in planned:
         entry, data[path] = _file(path, kind, first, count, blobs)
@@ -203,6 +209,52 @@ def _schedule(rng: np.random.Generator, s: Spec) -> Iterator[Blob]:
         yield Blob(name, "schedule", "float64", (size // 2,), (size // 2,), table.tobytes())
 
 
+def gemm_inputs(s: Spec) -> tuple[GemmInput, ...]:
+    """One of each sort."""
+    both: tuple[m.Expert, ...] = ("semantic", "detail") if s.rank else ("semantic",)
+    inputs = [
+        GemmInput(name="attn1.input", per="step", experts=both),
+        GemmInput(name="attn2.text", per="expert", experts=both),
+    ]
+    if s.rank:
+        inputs.append(GemmInput(name="attn1.to_q.lora_hidden", per="step", experts=("detail",)))
+    return tuple(inputs)
+
+
+def scale_table(rng: np.random.Generator, inputs: Sequence[GemmInput], steps: Sequence[m.Expert], layers: int) -> Any:
+    """A valid table of activation scales."""
+    table = rng.uniform(1e-3, 1e-1, (len(steps), layers, len(inputs))).astype(np.float32)
+    for step, expert in enumerate(steps):
+        for column, item in enumerate(inputs):
+            if item.per == "expert":
+                table[step, :, column] = table[list(steps).index(expert), :, column]
+            if expert not in item.experts:
+                table[step, :, column] = 0
+    return table
+
+
+def _scales(rng: np.random.Generator, s: Spec) -> Iterator[Blob]:
+    table = scale_table(rng, gemm_inputs(s), [step.expert for step in _steps(s)], s.layers)
+    factors = rng.uniform(0.5, 2, (s.layers, s.ffn_width)).astype(np.float32)
+    for name, data in (("calibration.activation_scales", table), (f"calibration.smooth.{SITE}", factors)):
+        yield Blob(name, "calibration", "float32", data.shape, data.shape, data.astype("<f4").tobytes())
+
+
+def _calibration(s: Spec) -> Calibration:
+    return Calibration(
+        mode="percentile",
+        percentile=99.9,
+        statistics_sha256="1" * 64,
+        prompts=2,
+        seeds=(0, 7),
+        video=Clip(frames=5, height=32, width=16),
+        other_geometry=True,
+        dtype="fp32",
+        inputs=gemm_inputs(s),
+        smoothing=Smoothing(strength=0.5, sites=(SITE,)),
+    )
+
+
 def _file(path: str, kind: m.FileKind, first: int | None, count: int, blobs: list[Blob]) -> tuple[FileEntry, bytes]:
     region = plan_region(path, [Item(b.name, len(b.data)) for b in blobs])
     data, tensors = bytearray(region.bytes), []
@@ -298,6 +350,16 @@ def _manifest(s: Spec, files: tuple[FileEntry, ...]) -> Manifest:
         source=m.Source(tensors_sha256="0" * 64, tensor_count=len(tensors)),
         parameters=m.Parameters(base=1, text_embedder=1, ffn_pair=1),
         totals=m.Totals(**kinds, padding_bytes=data_bytes - sum(kinds.values()), data_bytes=data_bytes),
+        calibration=_calibration(s) if s.calibrated else None,
         model_sha256=m.model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
         files=files,
     )
+
+
+def put_float(element: int, value: float) -> Callable[[bytearray, TensorEntry], None]:
+    """A change for `edit_tensor`: one FP32 element."""
+
+    def edit(part: bytearray, _: TensorEntry) -> None:
+        part[4 * element : 4 * element + 4] = np.array(value, "<f4").tobytes()
+
+    return edit

@@ -30,6 +30,9 @@ class IndexEdit:
     steps: Table
     strings: bytearray
     manifest_sha256: bytes
+    calibration: Table | None = None
+    inputs: Table | None = None
+    features: int = 0
     header: dict[str, int] = field(default_factory=dict)
     """Header fields to overwrite at the end, before the checksum."""
     more: list[tuple[int, bytes, int, int]] = field(default_factory=list)
@@ -48,6 +51,10 @@ class IndexEdit:
             index.steps.copy(),
             bytearray(index.strings),
             index.header["manifest_sha256"].tobytes(),
+            index.calibration.reshape(1).copy() if index.calibration is not None else None,
+            index.inputs.copy() if index.calibration is not None else None,
+            int(index.header["required_features"]),
+            minor=int(index.header["minor"]),
         )
 
     def text(self, text: bytes) -> int:
@@ -71,12 +78,18 @@ class IndexEdit:
             (Section.TENSORS, self.tensors),
             (Section.STEPS, self.steps),
         ]
-        out = [(int(kind), t.tobytes(), len(t), t.dtype.itemsize) for kind, t in tables]
-        return [*out, (int(Section.STRINGS), bytes(self.strings), len(self.strings), 1), *self.more]
+        later = [(Section.CALIBRATION, self.calibration), (Section.GEMM_INPUTS, self.inputs)]
+        strings = (int(Section.STRINGS), bytes(self.strings), len(self.strings), 1)
+        return [*map(_payload, tables), strings, *(_payload((k, t)) for k, t in later if t is not None), *self.more]
 
     def bytes(self) -> bytes:
-        data = assemble(self.payloads(), self.manifest_sha256, self.minor, self.optional)
+        data = assemble(self.payloads(), self.manifest_sha256, self.minor, self.optional, self.features)
         return with_fields(data, records.HEADER, 0, self.header)
+
+
+def _payload(table: tuple[int, Table]) -> tuple[int, bytes, int, int]:
+    kind, rows = table
+    return int(kind), rows.tobytes(), len(rows), rows.dtype.itemsize
 
 
 def with_fields(data: bytes, record: Record, offset: int, fields: dict[str, Any]) -> bytes:

@@ -22,6 +22,9 @@ static uint64_t use(const hvdc_index *index) {
         if (tensor->offset + tensor->bytes > hvdc_index_file(index, tensor->file)->bytes) abort();
     }
     for (uint32_t i = 0; i < index->geometry->steps; i++) sum += hvdc_index_step(index, i)->expert;
+    for (uint32_t i = 0; i < index->inputs.count; i++)
+        if (hvdc_index_find_input(index, index->strings + hvdc_index_input(index, i)->name) != i) abort();
+    if (index->calibration != NULL) sum += hvdc_index_tensor(index, index->calibration->table)->bytes;
     return sum;
 }
 

@@ -183,6 +183,48 @@ static void print_steps(const hvdc_artifact *artifact) {
     (void)fputs("\n  ]\n", stdout);
 }
 
+static void print_scales(const hvdc_artifact *artifact, uint32_t step, uint32_t block) {
+    const float *scales = hvdc_artifact_activation_scales(artifact, step, block);
+    for (uint32_t i = 0; i < hvdc_artifact_gemm_input_count(artifact); i++) {
+        (void)fputs(i == 0 ? "[" : ", ", stdout);
+        print_scalar(SCALAR_f32, (const uint8_t *)(scales + i));
+    }
+    (void)putchar(']');
+}
+
+/* The record, its inputs, and for each step and block the scales of all inputs. */
+static void print_calibration(const hvdc_artifact *artifact) {
+    const hvdc_geometry *geometry = hvdc_artifact_geometry(artifact);
+    const hvdc_calibration *calibration = hvdc_artifact_calibration(artifact);
+    (void)fputs("  \"calibration\": ", stdout);
+    if (calibration == NULL) {
+        (void)fputs("null,\n", stdout);
+        return;
+    }
+    (void)putchar('{');
+    {
+        const hvdc_calibration *record = calibration;
+        HVDC_CALIBRATION_FIELDS(FIELD)
+    }
+    (void)fputs("\"gemm_inputs\": [", stdout);
+    for (uint32_t i = 0; i < hvdc_artifact_gemm_input_count(artifact); i++) {
+        const hvdc_gemm_input *record = hvdc_artifact_gemm_input(artifact, i);
+        const char *name = hvdc_artifact_text(artifact, record->name);
+        (void)printf("%s{", separator(i));
+        HVDC_GEMM_INPUT_FIELDS(FIELD)
+        (void)fputs("\"name_text\": ", stdout);
+        print_text(name);
+        (void)printf(", \"found\": %" PRIu32 "}", hvdc_artifact_find_gemm_input(artifact, name));
+    }
+    (void)fputs("],\n  \"scales\": [", stdout);
+    for (uint32_t step = 0; step < geometry->steps; step++)
+        for (uint32_t block = 0; block < geometry->layers; block++) {
+            (void)fputs(separator(step + block), stdout);
+            print_scales(artifact, step, block);
+        }
+    (void)fputs("]},\n", stdout);
+}
+
 static void print_artifact(const hvdc_artifact *artifact, bool deep) {
     (void)fputs("{\n  \"header\": {", stdout);
     {
@@ -209,6 +251,7 @@ static void print_artifact(const hvdc_artifact *artifact, bool deep) {
     print_blocks(artifact, "regions", hvdc_artifact_region);
     print_blocks(artifact, "ffn_pairs", hvdc_artifact_ffn_pair);
     print_blocks(artifact, "adapters", hvdc_artifact_adapter);
+    print_calibration(artifact);
     print_steps(artifact);
     (void)fputs("}\n", stdout);
 }

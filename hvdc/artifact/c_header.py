@@ -74,6 +74,7 @@ def records_header() -> str:
         f"#define HVDC_INDEX_MAJOR {records.MAJOR}u",
         f"#define HVDC_INDEX_MINOR {records.MINOR}u",
         f"#define HVDC_KNOWN_FEATURES {records.KNOWN_FEATURES}ull",
+        f"#define HVDC_FEATURE_CALIBRATION {records.FEATURE_CALIBRATION}ull",
         f"#define HVDC_NONE {records.NONE:#x}u",
         f"#define HVDC_MAX_DIMS {records.MAX_DIMS}u",
         f"#define HVDC_SECTION_REQUIRED {records.SECTION_REQUIRED}u",
@@ -82,7 +83,13 @@ def records_header() -> str:
         f"#define HVDC_TEXT_LIMIT {records.TEXT_LIMIT}u",
         f'#define HVDC_ADALN_NAME "{records.ADALN_NAME}"',
         f'#define HVDC_HEAD_NAME "{records.HEAD_NAME}"',
+        f'#define HVDC_ACTIVATION_SCALES_NAME "{records.ACTIVATION_SCALES_NAME}"',
+        f'#define HVDC_SMOOTHING_PREFIX "{records.SMOOTHING_PREFIX}"',
+        f"#define HVDC_SECTION_KINDS {len(records.Section)}u",
         f"#define HVDC_TENSOR_KINDS {len(records.TensorKind)}u",
+        f"#define HVDC_GEOMETRY_KINDS {records.GEOMETRY_KINDS}u",
+        f"#define HVDC_MAX_GEMM_INPUTS {records.MAX_GEMM_INPUTS}u",
+        f"#define HVDC_CALIBRATION_OTHER_GEOMETRY {records.CALIBRATION_OTHER_GEOMETRY}u",
         "",
     ]
     for enum in records.ENUMS:

@@ -39,12 +39,14 @@ class Code(IntEnum):
     INDEX_REGION_CAP = 39
     INDEX_TOTALS = 40
     INDEX_SCHEDULE = 41
+    INDEX_CALIBRATION = 42
     DATA_HASH = 50
     DATA_PADDING = 51
     DATA_SCALE = 52
     DATA_MINUS_128 = 53
     DATA_NOT_FINITE = 54
     DATA_SOURCE = 55
+    DATA_CALIBRATION = 56
     MANIFEST_HASH = 70
     MANIFEST_JSON = 71
     MANIFEST_SCHEMA = 72
@@ -79,12 +81,14 @@ MEANING: dict[Code, str] = {
     Code.INDEX_REGION_CAP: "a region is larger than the target can map",
     Code.INDEX_TOTALS: "a recorded total is not the sum of its parts",
     Code.INDEX_SCHEDULE: "the AdaLN or head table is missing or has another shape",
+    Code.INDEX_CALIBRATION: "the calibration, a GEMM input or the table of activation scales is not possible",
     Code.DATA_HASH: "a file's SHA-256 is not the recorded one",
     Code.DATA_PADDING: "padding holds something other than zeros (ones for scales)",
     Code.DATA_SCALE: "a scale is not finite and positive",
     Code.DATA_MINUS_128: "a quantised weight is -128",
     Code.DATA_NOT_FINITE: "a floating-point tensor holds NaN or Inf",
     Code.DATA_SOURCE: "a tensor disagrees with the checkpoint it was compared with",
+    Code.DATA_CALIBRATION: "an activation scale or smoothing factor is not a number that an engine can use",
     Code.MANIFEST_HASH: "manifest.json is not the one that index.bin was made from",
     Code.MANIFEST_JSON: "manifest.json is not valid JSON",
     Code.MANIFEST_SCHEMA: "manifest.json does not follow the schema",

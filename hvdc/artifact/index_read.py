@@ -6,62 +6,41 @@ docs/FORMAT.md, "Order of checks", is the specification of `parse_index`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from hvdc.artifact import records
 from hvdc.artifact.codes import Code
-from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.index_calibration import check_calibration
+from hvdc.artifact.index_tables import NAME, PATH, Index, Table, is_text, refuse, string_at
 from hvdc.artifact.index_write import HASH_FIELD, seal
-from hvdc.artifact.manifest import INDEX_NAME
 from hvdc.artifact.records import NONE, DType, Expert, FileKind, Section, TensorKind
 from layouts.order import BY_ID, ROW_MAJOR_ID
 from layouts.regions import REGION_GRANULE_BYTES, TENSOR_ALIGNMENT_BYTES, align_up
-
-Table = npt.NDArray[np.void]
-
-_PATH = re.compile(records.PATH_PATTERN.encode("ascii"))
-_NAME = re.compile(records.NAME_PATTERN.encode("ascii"))
-
-
-@dataclass(frozen=True)
-class Index:
-    """The parsed tables: numpy structured arrays of `hvdc.artifact.records`."""
-
-    header: np.void
-    geometry: np.void
-    files: Table
-    tensors: Table
-    steps: Table
-    strings: bytes
-
-    def text(self, reference: int) -> str:
-        """The string at a reference that was checked."""
-        return self.strings[reference : self.strings.index(0, reference)].decode("ascii")
-
-
-def _refuse(code: Code, place: str, expected: object = "", found: object = "") -> NoReturn:
-    raise ArtifactError(code, where=f"{INDEX_NAME}: {place}", expected=str(expected), found=str(found))
 
 
 def parse_index(data: bytes) -> Index:
     """Parse and check ``index.bin``. Raises ArtifactError with the first fault in the documented order."""
     header = _parse_header(data)
     sections = dict(_sections(data, header))
+    calibrated = bool(int(header["required_features"]) & records.FEATURE_CALIBRATION)
     for kind in Section:
-        if kind not in sections:
-            _refuse(Code.INDEX_SECTION, f"section {kind.name}", "present", "missing")
+        due = calibrated or kind not in records.CALIBRATION_SECTIONS
+        if (kind in sections) != due:
+            states = ("missing", "present")
+            refuse(Code.INDEX_SECTION, f"section {kind.name}", states[due], states[not due])
     strings = sections[Section.STRINGS][0]
     if not strings or strings[-1] != 0 or len(strings) != sections[Section.STRINGS][1]:
-        _refuse(Code.INDEX_STRING, "string section", "a zero byte at its end")
-    tables = {kind: _table(kind, *sections[kind]) for kind in records.SECTION_RECORDS}
+        refuse(Code.INDEX_STRING, "string section", "a zero byte at its end")
+    tables = {
+        kind: _table(kind, *sections.get(kind, (b"", 0, record.bytes)))
+        for kind, record in records.SECTION_RECORDS.items()
+    }
     if len(tables[Section.GEOMETRY]) != 1:
-        _refuse(Code.INDEX_GEOMETRY, "geometry", "1 record", len(tables[Section.GEOMETRY]))
+        refuse(Code.INDEX_GEOMETRY, "geometry", "1 record", len(tables[Section.GEOMETRY]))
+    if calibrated and len(tables[Section.CALIBRATION]) != 1:
+        refuse(Code.INDEX_CALIBRATION, "calibration", "1 record", len(tables[Section.CALIBRATION]))
     index = Index(
         header,
         tables[Section.GEOMETRY][0],
@@ -69,6 +48,8 @@ def parse_index(data: bytes) -> Index:
         tables[Section.TENSORS],
         tables[Section.STEPS],
         strings,
+        tables[Section.CALIBRATION][0] if calibrated else None,
+        tables[Section.GEMM_INPUTS],
     )
     _check_geometry(index)
     _check_files(index)
@@ -78,24 +59,25 @@ def parse_index(data: bytes) -> Index:
     _check_steps(index)
     _check_totals(index)
     _check_schedule(index)
+    check_calibration(index)
     return index
 
 
 def _parse_header(data: bytes) -> np.void:
     if len(data) < records.HEADER.bytes:
-        _refuse(Code.INDEX_TOO_SHORT, "header", f"≥ {records.HEADER.bytes} bytes", len(data))
+        refuse(Code.INDEX_TOO_SHORT, "header", f"≥ {records.HEADER.bytes} bytes", len(data))
     header: np.void = np.frombuffer(data, records.HEADER.dtype, 1)[0]
     if header["magic"].tobytes() != records.MAGIC:
-        _refuse(Code.INDEX_MAGIC, "offset 0", records.MAGIC, header["magic"].tobytes())
+        refuse(Code.INDEX_MAGIC, "offset 0", records.MAGIC, header["magic"].tobytes())
     if header["major"] != records.MAJOR:
-        _refuse(Code.INDEX_MAJOR, "header.major", records.MAJOR, header["major"])
+        refuse(Code.INDEX_MAJOR, "header.major", records.MAJOR, header["major"])
     if header["total_bytes"] != len(data) or len(data) > records.MAX_INDEX_BYTES:
-        _refuse(Code.INDEX_SIZE, "header.total_bytes", header["total_bytes"], len(data))
+        refuse(Code.INDEX_SIZE, "header.total_bytes", header["total_bytes"], len(data))
     if seal(data)[HASH_FIELD] != data[HASH_FIELD]:
-        _refuse(Code.INDEX_CHECKSUM, "header.index_sha256")
+        refuse(Code.INDEX_CHECKSUM, "header.index_sha256")
     unknown = int(header["required_features"]) & ~records.KNOWN_FEATURES
     if unknown:
-        _refuse(Code.INDEX_FEATURE, "header.required_features", "no unknown bits", hex(unknown))
+        refuse(Code.INDEX_FEATURE, "header.required_features", "no unknown bits", hex(unknown))
     return header
 
 
@@ -111,7 +93,7 @@ def _sections(data: bytes, header: np.void) -> Iterator[tuple[int, tuple[bytes, 
         or stride % 8
         or end > len(data)
     ):
-        _refuse(
+        refuse(
             Code.INDEX_SECTION,
             "section table",
             f"inside {len(data)} bytes",
@@ -124,7 +106,7 @@ def _sections(data: bytes, header: np.void) -> Iterator[tuple[int, tuple[bytes, 
             int(row[f]) for f in ("kind", "offset", "bytes", "count", "record_bytes")
         )
         if offset != end or size % 8 or size > len(data) - offset or align_up(records_n * record_bytes, 8) != size:
-            _refuse(
+            refuse(
                 Code.INDEX_SECTION,
                 f"section {i}",
                 f"at {end}",
@@ -132,37 +114,25 @@ def _sections(data: bytes, header: np.void) -> Iterator[tuple[int, tuple[bytes, 
             )
         end = offset + size
         if kind in seen:
-            _refuse(Code.INDEX_SECTION, f"section {i}", "one of its kind", f"kind {kind} again")
+            refuse(Code.INDEX_SECTION, f"section {i}", "one of its kind", f"kind {kind} again")
         seen.add(kind)
         if any(data[offset + records_n * record_bytes : end]):
-            _refuse(Code.INDEX_SECTION, f"section {i}", "zero padding")
+            refuse(Code.INDEX_SECTION, f"section {i}", "zero padding")
         if kind in list(Section):
             yield kind, (data[offset : offset + records_n * record_bytes], records_n, record_bytes)
         elif int(row["flags"]) & records.SECTION_REQUIRED:
-            _refuse(Code.INDEX_FEATURE, f"section {i}", "a known kind", kind)
+            refuse(Code.INDEX_FEATURE, f"section {i}", "a known kind", kind)
     if end != len(data):
-        _refuse(Code.INDEX_SECTION, "end of the last section", len(data), end)
+        refuse(Code.INDEX_SECTION, "end of the last section", len(data), end)
 
 
 def _table(kind: Section, data: bytes, count: int, record_bytes: int) -> Table:
     """Records may be longer than known: a newer minor version appended fields."""
     record = records.SECTION_RECORDS[kind]
     if record_bytes < record.bytes or record_bytes % 8:
-        _refuse(Code.INDEX_SECTION, f"section {kind.name}", f"records of ≥ {record.bytes} bytes", record_bytes)
+        refuse(Code.INDEX_SECTION, f"section {kind.name}", f"records of ≥ {record.bytes} bytes", record_bytes)
     raw = np.frombuffer(data, np.uint8).reshape(count, record_bytes)
     return np.ascontiguousarray(raw[:, : record.bytes]).view(record.dtype).reshape(count)
-
-
-def _string(index: Index, reference: int, place: str) -> bytes:
-    at = int(reference)
-    if at >= len(index.strings) or (at > 0 and index.strings[at - 1] != 0):
-        _refuse(Code.INDEX_STRING, place, "the start of a string", at)
-    end = index.strings.find(0, at, at + records.TEXT_LIMIT + 1)
-    return index.strings[at : end if end >= 0 else at + records.TEXT_LIMIT + 1]
-
-
-def _is_text(text: bytes, pattern: re.Pattern[bytes]) -> bool:
-    return len(text) <= records.TEXT_LIMIT and pattern.fullmatch(text) is not None
 
 
 def _check_geometry(index: Index) -> None:
@@ -185,19 +155,20 @@ def _check_geometry(index: Index) -> None:
         and g["eps"] > 0
     )
     if not possible:
-        _refuse(Code.INDEX_GEOMETRY, "geometry")
+        refuse(Code.INDEX_GEOMETRY, "geometry")
 
 
 def _check_files(index: Index) -> None:
     layers, first = int(index.geometry["layers"]), 0
-    regions = 0
+    regions = calibrations = 0
+    calibrated = index.calibration is not None
     if len(index.files) == 0:
-        _refuse(Code.INDEX_FILE_RECORD, "files", "at least 1", 0)
+        refuse(Code.INDEX_FILE_RECORD, "files", "at least 1", 0)
     for i, f in enumerate(index.files):
         place = f"file {i}"
-        path = _string(index, f["path"], place)
-        if not _is_text(path, _PATH):
-            _refuse(Code.INDEX_PATH, place, "a canonical path", path)
+        path = string_at(index, f["path"], place)
+        if not is_text(path, PATH):
+            refuse(Code.INDEX_PATH, place, "a canonical path", path)
         kind, block, blocks = (int(f[name]) for name in ("kind", "first_block", "block_count"))
         if kind == FileKind.REGION:  # region i is block i
             in_model = block == regions and blocks == 1 and block < layers
@@ -206,8 +177,11 @@ def _check_files(index: Index) -> None:
             in_model = 0 < blocks <= layers and block <= layers - blocks
         else:
             in_model = block == NONE and blocks == 0
+        if kind == FileKind.CALIBRATION:  # without the feature bit the kind is unknown, as it is to version 1.0
+            in_model = in_model and calibrated
+            calibrations += 1
         if kind not in list(FileKind) or not in_model:
-            _refuse(
+            refuse(
                 Code.INDEX_FILE_RECORD,
                 place,
                 f"a known kind, its blocks of {layers}",
@@ -215,17 +189,19 @@ def _check_files(index: Index) -> None:
             )
         count = int(f["tensor_count"])
         if int(f["first_tensor"]) != first or count < 1 or count > len(index.tensors) - first:
-            _refuse(Code.INDEX_FILE_RECORD, place, f"tensors from {first}", f"{count} from {f['first_tensor']}")
+            refuse(Code.INDEX_FILE_RECORD, place, f"tensors from {first}", f"{count} from {f['first_tensor']}")
         first += count
         size = int(f["bytes"])
         if size == 0 or size % REGION_GRANULE_BYTES or size >= 2**63:
-            _refuse(Code.INDEX_FILE_RECORD, place, f"a multiple of {REGION_GRANULE_BYTES} bytes", size)
+            refuse(Code.INDEX_FILE_RECORD, place, f"a multiple of {REGION_GRANULE_BYTES} bytes", size)
         if kind in (FileKind.REGION, FileKind.ADAPTER) and size > int(index.geometry["region_cap_bytes"]):
-            _refuse(Code.INDEX_REGION_CAP, place, f"≤ {index.geometry['region_cap_bytes']} bytes", size)
+            refuse(Code.INDEX_REGION_CAP, place, f"≤ {index.geometry['region_cap_bytes']} bytes", size)
     if first != len(index.tensors):
-        _refuse(Code.INDEX_FILE_RECORD, "files", f"{len(index.tensors)} tensors in all", first)
+        refuse(Code.INDEX_FILE_RECORD, "files", f"{len(index.tensors)} tensors in all", first)
     if regions != layers:
-        _refuse(Code.INDEX_FILE_RECORD, "files", f"{layers} regions", regions)
+        refuse(Code.INDEX_FILE_RECORD, "files", f"{layers} regions", regions)
+    if calibrations != calibrated:
+        refuse(Code.INDEX_FILE_RECORD, "files", f"{int(calibrated)} of kind CALIBRATION", calibrations)
 
 
 def _check_tensors(index: Index) -> None:
@@ -233,22 +209,22 @@ def _check_tensors(index: Index) -> None:
         end = 0
         for i in range(int(f["first_tensor"]), int(f["first_tensor"]) + int(f["tensor_count"])):
             t, place = index.tensors[i], f"tensor {i}"
-            name = _string(index, t["name"], place)
-            if not _is_text(name, _NAME):
-                _refuse(Code.INDEX_NAME, place, "a canonical name", name)
-            linear = None if int(t["linear"]) == NONE else _string(index, t["linear"], place)
-            if linear is not None and not _is_text(linear, _NAME):
-                _refuse(Code.INDEX_STRING, place, "a canonical linear", linear)
+            name = string_at(index, t["name"], place)
+            if not is_text(name, NAME):
+                refuse(Code.INDEX_NAME, place, "a canonical name", name)
+            linear = None if int(t["linear"]) == NONE else string_at(index, t["linear"], place)
+            if linear is not None and not is_text(linear, NAME):
+                refuse(Code.INDEX_STRING, place, "a canonical linear", linear)
             _check_tensor_record(index, t, file_index, place)
             if linear is not None and not name.startswith(b"blocks.%d.%s." % (t["block"], linear)):
-                _refuse(Code.INDEX_TENSOR_RECORD, place, f"the name of {linear!r} in block {t['block']}", name)
+                refuse(Code.INDEX_TENSOR_RECORD, place, f"the name of {linear!r} in block {t['block']}", name)
             offset, size = int(t["offset"]), int(t["bytes"])
             if (
                 offset != align_up(end, TENSOR_ALIGNMENT_BYTES)
                 or offset > int(f["bytes"])
                 or size > int(f["bytes"]) - offset
             ):
-                _refuse(
+                refuse(
                     Code.INDEX_OFFSET,
                     place,
                     f"at {align_up(end, TENSOR_ALIGNMENT_BYTES)}",
@@ -256,7 +232,7 @@ def _check_tensors(index: Index) -> None:
                 )
             end = offset + size
         if align_up(end, REGION_GRANULE_BYTES) != int(f["bytes"]):
-            _refuse(
+            refuse(
                 Code.INDEX_OFFSET,
                 f"end of file {file_index}",
                 f["bytes"],
@@ -273,29 +249,29 @@ def _check_pair(index: Index, file_index: int) -> None:
     kinds = index.tensors["kind"][start : start + int(f["tensor_count"])]
     ids = [int(i) for i in np.flatnonzero(kinds == TensorKind.FFN_BASE)]
     if len(ids) != 2 or ids[1] != ids[0] + 1:
-        _refuse(Code.INDEX_FILE_RECORD, f"file {file_index}", "a contiguous feed-forward pair", f"{len(ids)} weights")
+        refuse(Code.INDEX_FILE_RECORD, f"file {file_index}", "a contiguous feed-forward pair", f"{len(ids)} weights")
 
 
 def _check_unique(index: Index) -> None:
     for code, table, field in ((Code.INDEX_PATH, index.files, "path"), (Code.INDEX_NAME, index.tensors, "name")):
-        texts = [_string(index, reference, field) for reference in table[field]]
+        texts = [string_at(index, reference, field) for reference in table[field]]
         if len(set(texts)) != len(texts):
-            _refuse(code, f"every {field}", "different ones", f"{len(texts) - len(set(texts))} again")
+            refuse(code, f"every {field}", "different ones", f"{len(texts) - len(set(texts))} again")
 
 
 def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) -> None:
     f, block = index.files[file_index], int(t["block"])
     held = records.FILE_HOLDS[FileKind(int(f["kind"]))]
     if int(t["file"]) != file_index or int(t["kind"]) not in held or int(t["expert"]) not in list(Expert):
-        _refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a kind that it holds, a known expert")
+        refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a kind that it holds, a known expert")
     first, blocks = int(f["first_block"]), int(f["block_count"])
     if not (first <= block < first + blocks if blocks else block == NONE):
-        _refuse(Code.INDEX_TENSOR_RECORD, place, f"a block of the {blocks} from {first}", block)
+        refuse(Code.INDEX_TENSOR_RECORD, place, f"a block of the {blocks} from {first}", block)
     if int(t["dtype"]) not in list(DType):
-        _refuse(Code.INDEX_DTYPE, place, "a known dtype", t["dtype"])
+        refuse(Code.INDEX_DTYPE, place, "a known dtype", t["dtype"])
     tile_order = int(t["tile_order"])
     if tile_order != ROW_MAJOR_ID and tile_order not in BY_ID:
-        _refuse(Code.INDEX_TILE_ORDER, place, "a known tile order", tile_order)
+        refuse(Code.INDEX_TILE_ORDER, place, "a known tile order", tile_order)
     dims = int(t["dims"])
     shape, padded = [[int(v) for v in t[f]] for f in ("shape", "padded")]
     good = 1 <= dims <= records.MAX_DIMS
@@ -308,7 +284,7 @@ def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) 
         tiles = [align_up(s, e) for s, e in zip(shape[:2], (order.col_count, order.row_count), strict=True)]
         good = dims == 2 and order.element_bytes == itemsize and padded[:2] == tiles
     if not good:
-        _refuse(Code.INDEX_SHAPE, place, f"{t['bytes']} bytes", f"shape {shape[:dims]}, padded {padded[:dims]}")
+        refuse(Code.INDEX_SHAPE, place, f"{t['bytes']} bytes", f"shape {shape[:dims]}, padded {padded[:dims]}")
 
 
 def _check_scales(index: Index) -> None:
@@ -317,10 +293,10 @@ def _check_scales(index: Index) -> None:
         link = int(t["scale"])
         if int(t["dtype"]) != DType.INT8:
             if link != NONE:
-                _refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "no scale", link)
+                refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "no scale", link)
             continue
         if link >= len(index.tensors):
-            _refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "the id of a scale", link)
+            refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "the id of a scale", link)
         s = index.tensors[link]
         if (
             int(s["dtype"]) != DType.FLOAT32
@@ -329,7 +305,7 @@ def _check_scales(index: Index) -> None:
             or s["padded"][0] != t["padded"][0]
             or s["file"] != t["file"]
         ):
-            _refuse(
+            refuse(
                 Code.INDEX_SCALE_LINK,
                 f"tensor {i}",
                 f"{t['padded'][0]} FP32 scales in the same file",
@@ -341,23 +317,25 @@ def _check_steps(index: Index) -> None:
     for i, s in enumerate(index.steps):
         values = [float(s[f]) for f in ("timestep", "sigma", "sigma_next", "step_size")]
         if not all(map(math.isfinite, values)) or int(s["expert"]) >= int(index.geometry["experts"]):
-            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", "finite values, a known expert", values)
+            refuse(Code.INDEX_STEP_RECORD, f"step {i}", "finite values, a known expert", values)
         with np.errstate(over="ignore"):
             difference = np.subtract(s["sigma_next"], s["sigma"], dtype=np.float32)
         if not 0 <= values[2] < values[1] or s["step_size"] != difference:
-            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"descending to ≥ 0 by {difference}", values)
+            refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"descending to ≥ 0 by {difference}", values)
         if i and float(index.steps[i - 1]["sigma_next"]) != values[1]:
-            _refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"sigma {index.steps[i - 1]['sigma_next']}", values[1])
+            refuse(Code.INDEX_STEP_RECORD, f"step {i}", f"sigma {index.steps[i - 1]['sigma_next']}", values[1])
 
 
 def _check_totals(index: Index) -> None:
-    for kind in TensorKind:
+    recorded = [int(size) for size in index.geometry["kind_bytes"]]
+    recorded.append(0 if index.calibration is None else int(index.calibration["bytes"]))
+    for kind, size in zip(TensorKind, recorded, strict=True):
         total = sum(int(t["bytes"]) for t in index.tensors if int(t["kind"]) == kind)
-        if total != int(index.geometry["kind_bytes"][kind - 1]):
-            _refuse(Code.INDEX_TOTALS, f"kind {kind.name}", total, index.geometry["kind_bytes"][kind - 1])
+        if total != size:
+            refuse(Code.INDEX_TOTALS, f"kind {kind.name}", total, size)
     total = sum(int(f["bytes"]) for f in index.files)
     if total != int(index.geometry["data_bytes"]):
-        _refuse(Code.INDEX_TOTALS, "data_bytes", total, index.geometry["data_bytes"])
+        refuse(Code.INDEX_TOTALS, "data_bytes", total, index.geometry["data_bytes"])
 
 
 def _check_schedule(index: Index) -> None:
@@ -374,4 +352,4 @@ def _check_schedule(index: Index) -> None:
             or t["shape"].tolist() != padded
             or t["padded"].tolist() != padded
         ):
-            _refuse(Code.INDEX_SCHEDULE, name, f"FP32 {shape}", "missing" if t is None else t["shape"].tolist())
+            refuse(Code.INDEX_SCHEDULE, name, f"FP32 {shape}", "missing" if t is None else t["shape"].tolist())

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hvdc.artifact import records
+from hvdc.artifact.calibration import Calibration
 from hvdc.artifact.manifest import Manifest
-from hvdc.artifact.records import NONE, DType, Expert, FileKind, Record, Section, TensorKind
+from hvdc.artifact.records import NONE, CalibrationMode, DType, Expert, FileKind, Record, ScalePer, Section, TensorKind
 from layouts.order import BY_NAME, ROW_MAJOR_ID
 from layouts.regions import align_up
 
 Table = npt.NDArray[np.void]
+Payload = tuple[int, bytes, int, int]
+"""A section: kind, bytes, count, record_bytes."""
 
 _HASH_OFFSET = records.HEADER.offset("index_sha256")
 HASH_FIELD = slice(_HASH_OFFSET, _HASH_OFFSET + 32)
@@ -102,23 +105,43 @@ def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
         )
         for s in manifest.steps
     ]
-    payloads: list[tuple[int, bytes, int, int]] = [
-        (Section.GEOMETRY, _geometry(manifest).tobytes(), 1, records.GEOMETRY.bytes),
-        (Section.FILES, np.concatenate(files).tobytes(), len(files), records.FILE.bytes),
-        (Section.TENSORS, np.concatenate(tensors).tobytes(), len(tensors), records.TENSOR.bytes),
-        (Section.STEPS, np.concatenate(steps).tobytes(), len(steps), records.STEP.bytes),
-        (Section.STRINGS, bytes(strings.data), len(strings.data), 1),
+    payloads: list[Payload] = [
+        _payload(Section.GEOMETRY, [_geometry(manifest)]),
+        _payload(Section.FILES, files),
+        _payload(Section.TENSORS, tensors),
+        _payload(Section.STEPS, steps),
     ]
-    return assemble(payloads, hashlib.sha256(manifest_bytes).digest(), manifest.format.minor)
+    calibration: list[Payload] = []
+    if manifest.calibration is not None:
+        inputs = [
+            _row(
+                records.GEMM_INPUT,
+                name=strings.add(i.name),
+                per=ScalePer[i.per.upper()],
+                experts=sum(1 << _expert(expert) for expert in set(i.experts)),
+            )
+            for i in manifest.calibration.inputs
+        ]
+        record = _calibration(manifest.calibration, ids[records.ACTIVATION_SCALES_NAME], manifest)
+        calibration = [_payload(Section.CALIBRATION, [record]), _payload(Section.GEMM_INPUTS, inputs)]
+    payloads.append((Section.STRINGS, bytes(strings.data), len(strings.data), 1))
+    features = records.FEATURE_CALIBRATION if calibration else 0
+    digest = hashlib.sha256(manifest_bytes).digest()
+    return assemble([*payloads, *calibration], digest, manifest.format.minor, features=features)
+
+
+def _payload(kind: Section, rows: list[Table]) -> Payload:
+    return kind, np.concatenate(rows).tobytes(), len(rows), records.SECTION_RECORDS[kind].bytes
 
 
 def assemble(
-    payloads: list[tuple[int, bytes, int, int]],
+    payloads: list[Payload],
     manifest_sha256: bytes,
     minor: int = records.MINOR,
     optional: frozenset[int] = frozenset(),
+    features: int = 0,
 ) -> bytes:
-    """Lay out header, section table and sections ``(kind, bytes, count, record_bytes)``; seal them with the checksum.
+    """Lay out header, section table and sections; seal them with the checksum.
 
     A reader that does not know a kind in ``optional`` skips that section; of another kind, it refuses the file.
     """
@@ -146,6 +169,7 @@ def assemble(
         minor=minor,
         header_bytes=records.HEADER.bytes,
         total_bytes=offset,
+        required_features=features,
         section_count=len(payloads),
         section_record_bytes=records.SECTION.bytes,
         manifest_sha256=np.frombuffer(manifest_sha256, np.uint8),
@@ -163,7 +187,7 @@ def seal(data: bytes) -> bytes:
 
 def _geometry(m: Manifest) -> Table:
     g, totals = m.geometry, m.totals
-    kinds = [getattr(totals, f"{kind.name.lower()}_bytes") for kind in TensorKind]
+    kinds = [getattr(totals, f"{kind.name.lower()}_bytes") for kind in list(TensorKind)[: records.GEOMETRY_KINDS]]
     return _row(
         records.GEOMETRY,
         layers=g.layers,
@@ -188,4 +212,20 @@ def _geometry(m: Manifest) -> Table:
         region_cap_bytes=m.target.region_cap_bytes,
         kind_bytes=kinds,
         data_bytes=totals.data_bytes,
+    )
+
+
+def _calibration(c: Calibration, table: int, m: Manifest) -> Table:
+    return _row(
+        records.CALIBRATION,
+        table=table,
+        mode=CalibrationMode[c.mode.replace("-", "_").upper()],
+        flags=records.CALIBRATION_OTHER_GEOMETRY if c.other_geometry else 0,
+        inputs=len(c.inputs),
+        frames=c.video.frames,
+        height=c.video.height,
+        video_width=c.video.width,
+        smoothed_sites=len(c.smoothing.sites) if c.smoothing is not None else 0,
+        percentile=0.0 if c.percentile is None else c.percentile,
+        bytes=m.totals.calibration_bytes,
     )

@@ -8,13 +8,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from hvdc.artifact import records
+from hvdc.artifact.calibration import Calibration, smoothing_tensor
 from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
+from hvdc.artifact.fields import Bytes, Count, Expert, FilePath, Model, ParameterCount, Sha256, Size, TensorName
 from hvdc.config import CompileConfig
 
 MANIFEST_NAME = "manifest.json"
@@ -22,29 +25,16 @@ INDEX_NAME = "index.bin"
 MAX_MANIFEST_BYTES = 64 << 20
 """A manifest of the full-size model is about 600 KB; a reader refuses to parse anything absurd."""
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=0, lt=2**32)]
-Size = Annotated[int, Field(ge=1, lt=2**32)]
-Bytes = Annotated[int, Field(ge=0, lt=2**63)]
-ParameterCount = Annotated[int, Field(ge=1, lt=2**63)]
-TensorName = Annotated[str, Field(pattern=f"^{records.NAME_PATTERN}$", max_length=records.TEXT_LIMIT)]
-FilePath = Annotated[str, Field(pattern=f"^{records.PATH_PATTERN}$", max_length=records.TEXT_LIMIT)]
-
-Expert = Literal["semantic", "detail"]
-FileKind = Literal["region", "adapter", "host", "schedule"]
-TensorKind = Literal["attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule"]
+FileKind = Literal["region", "adapter", "host", "schedule", "calibration"]
+TensorKind = Literal[
+    "attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule", "calibration"
+]
 DTypeName = Literal["int8", "float32", "float64"]
 TileOrderName = Literal["row-major", "hmx-int8-k4", "hmx-fp16-2"]
 
 
-class Model(BaseModel):
-    """Strict and immutable: no coercion, no unknown keys, no NaN."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
 class Format(Model):
-    """Which format this is. ``draft`` artifacts may change until 1.0 is final."""
+    """Which format this is. ``draft`` artifacts may change until the format is final."""
 
     name: Literal["hvdc-artifact"] = "hvdc-artifact"
     major: Literal[1] = 1
@@ -160,7 +150,7 @@ class Target(Model):
 
 
 class Totals(Model):
-    """Bytes of tensors by kind, and of all data files with their padding."""
+    """Bytes of tensors by kind, and of all data files with their padding. Version 1.0 has no calibration."""
 
     attention_base_bytes: Bytes
     ffn_base_bytes: Bytes
@@ -169,6 +159,7 @@ class Totals(Model):
     block_other_bytes: Bytes
     host_bytes: Bytes
     schedule_bytes: Bytes
+    calibration_bytes: Bytes = 0
     padding_bytes: Bytes
     data_bytes: Bytes
 
@@ -187,6 +178,8 @@ class Manifest(Model):
     source: Source
     parameters: Parameters
     totals: Totals
+    calibration: Calibration | None = None
+    """None: activations are uncalibrated. Version 1.0 does not have the key."""
     model_sha256: Sha256
     files: Annotated[tuple[FileEntry, ...], Field(min_length=1)]
 
@@ -278,6 +271,35 @@ def _check(m: Manifest, where: str) -> None:
     padding = m.totals.data_bytes - kinds
     require(m.totals.padding_bytes == padding, "totals.padding_bytes", padding, m.totals.padding_bytes)
     require(m.model_sha256 == identity, "model_sha256", identity, m.model_sha256)
+    held = [t for f, t in m.tensors() if f.kind == "calibration"]
+    if m.calibration is None:
+        require(not held, "calibration", "an entry, for there are its tensors", "null")
+    else:
+        for fault in _calibration_faults(m, m.calibration, held):
+            require(False, *fault)
+
+
+def _calibration_faults(m: Manifest, c: Calibration, held: list[TensorEntry]) -> Iterator[tuple[str, object, object]]:
+    """Place, expected and found of what the entry gets wrong about itself, the model or its tensors."""
+    own = (m.video.frames, m.video.height, m.video.width) == (c.video.frames, c.video.height, c.video.width)
+    names = [i.name for i in c.inputs]
+    if m.format.minor < records.CALIBRATION_MINOR:
+        yield "format.minor", f"≥ {records.CALIBRATION_MINOR}, for there is a calibration", m.format.minor
+    if (c.percentile is not None) != (c.mode == "percentile"):
+        yield "calibration.percentile", 'a number with mode "percentile", else null', c.percentile
+    if c.other_geometry == own:
+        yield "calibration.other_geometry", not own, c.other_geometry
+    if len(set(names)) != len(names):
+        yield "calibration.inputs", "each name once", next(name for name in names if names.count(name) > 1)
+    for item in c.inputs:
+        if list(item.experts) != [expert for expert in m.experts if expert in item.experts]:
+            yield f"calibration.inputs: {item.name}", f"experts of {m.experts}, in order", item.experts
+    sites = c.smoothing.sites if c.smoothing is not None else ()
+    due = [records.ACTIVATION_SCALES_NAME, *map(smoothing_tensor, sites)]
+    if [t.name for t in held] != due:
+        yield "files", f"calibration tensors {due}", [t.name for t in held]
+    elif held[0].shape != (len(m.steps), m.geometry.layers, len(names)):
+        yield held[0].name, f"{len(m.steps)} steps × {m.geometry.layers} blocks × {len(names)} inputs", held[0].shape
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

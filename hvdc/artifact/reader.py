@@ -21,7 +21,8 @@ from hvdc.artifact import records
 from hvdc.artifact.codes import Code
 from hvdc.artifact.directory import Directory
 from hvdc.artifact.errors import ArtifactError
-from hvdc.artifact.index_read import Index, parse_index
+from hvdc.artifact.index_read import parse_index
+from hvdc.artifact.index_tables import Index
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import (
     INDEX_NAME,

@@ -16,8 +16,14 @@ import numpy as np
 
 MAGIC = b"HVDCIDX\x00"
 MAJOR = 1
-MINOR = 0
-KNOWN_FEATURES = 0
+MINOR = 1
+CALIBRATION_MINOR = 1
+"""The first minor version whose artifacts may be calibrated."""
+
+FEATURE_CALIBRATION = 1
+"""Bit of ``required_features``: there are a file of kind CALIBRATION and the sections that describe it."""
+
+KNOWN_FEATURES = FEATURE_CALIBRATION
 """Bits of ``required_features`` that this reader understands. None are defined in 1.0."""
 
 NONE = 0xFFFFFFFF
@@ -44,6 +50,18 @@ ADALN_NAME = "schedule.adaln"
 
 HEAD_NAME = "schedule.head"
 """FP32 ``[steps, 2, width]``; every artifact has it."""
+
+ACTIVATION_SCALES_NAME = "calibration.activation_scales"
+"""FP32 ``[steps, layers, inputs]``; a calibrated artifact has it."""
+
+SMOOTHING_PREFIX = "calibration.smooth."
+"""Followed by a site: FP32 ``[layers, channels]``."""
+
+MAX_GEMM_INPUTS = 256
+"""A reader refuses more: it looks for two of one name by comparing all pairs."""
+
+SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
+"""2⁻¹²⁶: no activation scale is below it, for engines may flush subnormal numbers to zero."""
 
 SCALARS = {
     "u8": ("uint8_t", "<u1"),
@@ -118,6 +136,8 @@ class Section(IntEnum):
     TENSORS = 3
     STEPS = 4
     STRINGS = 5
+    CALIBRATION = 6
+    GEMM_INPUTS = 7
 
 
 class FileKind(IntEnum):
@@ -125,6 +145,7 @@ class FileKind(IntEnum):
     ADAPTER = 2
     HOST = 3
     SCHEDULE = 4
+    CALIBRATION = 5
 
 
 class TensorKind(IntEnum):
@@ -137,6 +158,11 @@ class TensorKind(IntEnum):
     BLOCK_OTHER = 5
     HOST = 6
     SCHEDULE = 7
+    CALIBRATION = 8
+
+
+GEOMETRY_KINDS = 7
+"""Kinds of tensors whose bytes the geometry record holds: those of version 1.0. Other sections hold later ones'."""
 
 
 FILE_HOLDS = {
@@ -149,6 +175,7 @@ FILE_HOLDS = {
     FileKind.ADAPTER: (TensorKind.ADAPTER,),
     FileKind.HOST: (TensorKind.HOST,),
     FileKind.SCHEDULE: (TensorKind.SCHEDULE,),
+    FileKind.CALIBRATION: (TensorKind.CALIBRATION,),
 }
 """Which kinds of tensors a kind of file holds."""
 
@@ -170,6 +197,22 @@ class Expert(IntEnum):
     SEMANTIC = 0
     DETAIL = 1
     SHARED = 2
+
+
+class CalibrationMode(IntEnum):
+    """How scales were chosen from what calibration saw."""
+
+    GLOBAL = 1
+    PER_STEP = 2
+    PERCENTILE = 3
+    MSE = 4
+
+
+class ScalePer(IntEnum):
+    """What a scale may vary with, beside the block."""
+
+    STEP = 1
+    EXPERT = 2
 
 
 STRING_DOC = "Strings are ASCII, each ended by a zero byte; a reference is the byte offset of a string's first byte."
@@ -231,7 +274,7 @@ GEOMETRY = Record(
         Field("tokens", "u32", "tokens of a step"),
         Field("eps", "f64", "epsilon of every norm"),
         Field("region_cap_bytes", "u64", "largest region that the target maps"),
-        Field("kind_bytes", "u64", "bytes of tensors by kind: enum hvdc_tensor_kind - 1", len(TensorKind)),
+        Field("kind_bytes", "u64", "bytes of tensors by kind: enum hvdc_tensor_kind - 1", GEOMETRY_KINDS),
         Field("data_bytes", "u64", "bytes of all data files"),
     ),
 )
@@ -284,11 +327,46 @@ STEP = Record(
     ),
 )
 
-RECORDS = (HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP)
+CALIBRATION = Record(
+    "hvdc_calibration",
+    "Where the activation scales are and what they come from; one record, in calibrated artifacts only.",
+    (
+        Field("table", "u32", "id of the activation scales: FP32 [steps, layers, inputs]"),
+        Field("mode", "u32", "enum hvdc_calibration_mode"),
+        Field("flags", "u32", "bit 0: the model was run at another size than the artifact's"),
+        Field("inputs", "u32", "GEMM inputs, at least 1"),
+        Field("frames", "u32", "frames of the videos that the model was run at"),
+        Field("height", "u32", "their rows, pixels"),
+        Field("video_width", "u32", "their columns, pixels"),
+        Field("smoothed_sites", "u32", "tensors of smoothing factors, which a runtime does not need"),
+        Field("percentile", "f64", "with mode PERCENTILE above 0, at most 100; else 0"),
+        Field("bytes", "u64", "bytes of tensors of kind CALIBRATION"),
+    ),
+)
+
+CALIBRATION_OTHER_GEOMETRY = 1
+"""Flag of a calibration record."""
+
+GEMM_INPUT = Record(
+    "hvdc_gemm_input",
+    "A GEMM input: a column of the activation scales. Its number is its index in the section.",
+    (
+        Field("name", "u32", "string: canonical name"),
+        Field("per", "u16", "enum hvdc_scale_per"),
+        Field("experts", "u16", "bit e: it exists in steps of enum hvdc_expert e"),
+    ),
+)
+
+RECORDS = (HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP, CALIBRATION, GEMM_INPUT)
 SECTION_RECORDS = {
     Section.GEOMETRY: GEOMETRY,
     Section.FILES: FILE,
     Section.TENSORS: TENSOR,
     Section.STEPS: STEP,
+    Section.CALIBRATION: CALIBRATION,
+    Section.GEMM_INPUTS: GEMM_INPUT,
 }
-ENUMS: tuple[type[IntEnum], ...] = (Section, FileKind, TensorKind, DType, Expert)
+CALIBRATION_SECTIONS = (Section.CALIBRATION, Section.GEMM_INPUTS)
+"""There exactly if the feature bit is set; all other sections are always there."""
+
+ENUMS: tuple[type[IntEnum], ...] = (Section, FileKind, TensorKind, DType, Expert, CalibrationMode, ScalePer)

@@ -1,8 +1,8 @@
 """The deep checks: every byte of the data files against its hash and against what it must be.
 
 The order is that of the C reader (docs/FORMAT.md, "Order of checks"): file by file in table order; in a file its hash,
-then for each tensor the gap before it, its padding, its values; then the gap after the last one. Where C stops at the
-first fault, `validate_deep` goes on and returns all of them, so the first one is C's.
+then for each tensor the gap before it, its padding, its values, what calibration asks of them; then the gap after the
+last one. Where C stops at the first fault, `validate_deep` goes on and returns all of them, so the first one is C's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hvdc.artifact import records
+from hvdc.artifact.calibration import factors_fault, table_fault
 from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import FileEntry, TensorEntry
@@ -44,6 +46,8 @@ def validate_deep(artifact: Artifact, progress: Progress | None = None) -> list[
         for tensor in file.tensors:
             found += _gap(reader, tensor.offset, f"before {tensor.name}")
             found += _tensor(reader, tensor, tensor.name in scales)
+            if tensor.kind == "calibration":
+                found += _calibration(artifact, file_index, tensor)
         found += _gap(reader, file.bytes, "after the last tensor")
         digest = reader.sha256.hexdigest()
         if digest != file.sha256:  # known last, reported first: it explains the rest
@@ -58,6 +62,32 @@ def validate_deep(artifact: Artifact, progress: Progress | None = None) -> list[
             )
         findings += found
     return findings
+
+
+def calibration_faults(artifact: Artifact) -> list[ArtifactError]:
+    """What `validate_deep` says of values that calibration found, at most one for each tensor."""
+    return [
+        fault
+        for i, file in enumerate(artifact.manifest.files)
+        if file.kind == "calibration"
+        for tensor in file.tensors
+        for fault in _calibration(artifact, i, tensor)
+    ]
+
+
+def _calibration(artifact: Artifact, file_index: int, tensor: TensorEntry) -> list[ArtifactError]:
+    """The first value of a calibration tensor that no engine can use, if there is one. Reads the tensor, unmapped."""
+    data = artifact.read(file_index, tensor.offset, tensor.bytes).view(DTYPES[tensor.dtype]).reshape(tensor.shape)
+    held = artifact.manifest.calibration
+    if held is not None and tensor.name == records.ACTIVATION_SCALES_NAME:
+        fault = table_fault(data, held.inputs, [step.expert for step in artifact.manifest.steps])
+    else:
+        fault = factors_fault(data)
+    if fault is None:
+        return []
+    place, expected = fault
+    where = f"{artifact.where(file_index)}: {tensor.name} {list(place)}"
+    return [ArtifactError(Code.DATA_CALIBRATION, where=where, expected=expected, found=str(data[place]))]
 
 
 @dataclass

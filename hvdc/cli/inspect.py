@@ -10,6 +10,7 @@ import click
 
 from hvdc.artifact.manifest import Manifest, TensorEntry
 from hvdc.artifact.reader import Artifact, open_artifact
+from hvdc.cli.activations import activations_facts, activations_line, show_scales
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, table
 from hvdc.errors import UsageError
 from hvdc.plan.memory import Row, WeightBytes, memory_table
@@ -22,18 +23,26 @@ from hvdc.plan.memory import Row, WeightBytes, memory_table
 )
 @click.option("--memory", is_flag=True, help="Only the weight memory of each configuration.")
 @click.option("--tile", nargs=3, metavar="NAME I J", help="One tile as a grid: rows are k, columns n.")
+@click.option("--scales", is_flag=True, help="The activation scales: range over the blocks, per step and GEMM input.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, everything in bytes.")
 def command(
-    artifact: Path, pattern: str | None, memory: bool, tile: tuple[str, str, str] | None, as_json: bool
+    artifact: Path,
+    pattern: str | None,
+    memory: bool,
+    tile: tuple[str, str, str] | None,
+    scales: bool,
+    as_json: bool,
 ) -> None:
-    """Show what ARTIFACT holds: totals by kind, memory, steps, experts, tensors, tiles."""
-    if sum((tile is not None, pattern is not None, memory)) > 1:
-        raise UsageError("--tensors, --memory and --tile exclude each other", fix="give one of them")
+    """Show what ARTIFACT holds: totals by kind, memory, steps, experts, activation scales, tensors, tiles."""
+    if sum((tile is not None, pattern is not None, memory, scales)) > 1:
+        raise UsageError("--tensors, --memory, --tile and --scales exclude each other", fix="give one of them")
     with open_artifact(artifact) as opened:
         if tile is not None:
             _tile(opened, *tile, as_json=as_json)
         elif pattern is not None:
             _tensors(opened, pattern, as_json=as_json)
+        elif scales:
+            show_scales(opened, as_json=as_json)
         elif memory and as_json:
             print_json(memory_facts(_memory(opened.manifest)))
         elif memory:
@@ -53,6 +62,7 @@ def facts(manifest: Manifest) -> dict[str, Any]:
     return {
         **manifest.model_dump(mode="json", exclude={"files"}),
         "files": [f.model_dump(mode="json", exclude={"tensors"}) | {"tensors": len(f.tensors)} for f in manifest.files],
+        "activations": activations_facts(manifest),
         "memory": memory_facts(_memory(manifest)),
     }
 
@@ -69,6 +79,7 @@ def _summary(artifact: Artifact) -> None:
     console.print(f"experts   {', '.join(m.experts)}{adapter}")
     console.print(f"video     {v.frames} frames of {v.width} × {v.height}: latent {v.latent}, {v.tokens:,} tokens")
     console.print(f"target    {m.target.soc}")
+    console.print(f"activations  {activations_line(m)}")
     console.print(f"model_sha256 {m.model_sha256}")
     console.print()
     rows = [(i, f"{s.timestep:g}", f"{s.sigma:.6f}", f"{s.step_size:+.6f}", s.expert) for i, s in enumerate(m.steps)]

@@ -13,6 +13,7 @@ from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.validate import validate_deep
+from hvdc.cli.activations import activations_facts, activations_line
 from hvdc.cli.output import describe_error, json_number, out, print_json, progress_for, table
 from hvdc.errors import Exit, UsageError
 from hvdc.pipeline.against import Comparison, compare, open_source
@@ -52,9 +53,10 @@ def command(
     progress = progress_for(quiet=quiet or as_json)
     checks: dict[str, list[ArtifactError]] = {}
     comparison: Comparison | None = None
+    manifest: Manifest | None = None
     try:
         with open_artifact(artifact) as opened:
-            checks["layout"] = []
+            checks["layout"], manifest = [], opened.manifest
             if deep:
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
                 checks["deep"] = validate_deep(opened, _by_file(progress, opened.manifest))
@@ -73,9 +75,9 @@ def command(
     if junit is not None:
         _write_junit(junit, artifact, checks)
     if as_json:
-        print_json(_facts(artifact, checks, comparison))
+        print_json(_facts(artifact, checks, manifest, comparison))
     else:
-        _print(artifact, checks, comparison)
+        _print(artifact, checks, manifest, comparison)
     return Exit.BAD_ARTIFACT if any(checks.values()) else Exit.OK
 
 
@@ -92,23 +94,30 @@ def _by_file(progress: Progress, manifest: Manifest) -> Callable[[str, int], Non
     return report
 
 
-def _facts(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: Comparison | None) -> dict[str, Any]:
+def _facts(
+    artifact: Path, checks: dict[str, list[ArtifactError]], manifest: Manifest | None, comparison: Comparison | None
+) -> dict[str, Any]:
     findings = [
         {"check": check, "code": f.code.name, **describe_error(f)[1]} for check, found in checks.items() for f in found
     ]
     facts: dict[str, Any] = {
         "artifact": str(artifact), "ok": not findings, "checks": list(checks), "findings": findings
     }  # fmt: skip
+    if manifest is not None:
+        facts["activations"] = activations_facts(manifest)
     if comparison is not None:
         facts["weights"] = [
             {"name": r.name, "sqnr_db": json_number(r.sqnr_db), "max_error_steps": json_number(r.max_error_steps)}
             for r in comparison.weights
         ]
         facts["tensors_compared"] = len(comparison.results)
+        facts["tensors_measured"] = list(comparison.measured)
     return facts
 
 
-def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: Comparison | None) -> None:
+def _print(
+    artifact: Path, checks: dict[str, list[ArtifactError]], manifest: Manifest | None, comparison: Comparison | None
+) -> None:
     console = out()
     for check, findings in checks.items():
         count = len(findings)
@@ -131,6 +140,13 @@ def _print(artifact: Path, checks: dict[str, list[ArtifactError]], comparison: C
         console.print()
         table("Against the checkpoint", ("linear", ">tensors", ">lowest SQNR, dB", ">largest error, steps"), rows)
         console.print(f"{len(comparison.results)} tensors compared")
+    if comparison is not None and comparison.measured:
+        console.print(
+            f"not compared: {', '.join(comparison.measured)}; calibration measured them by running the model, "
+            "so no checkpoint says what they must be"
+        )
+    if manifest is not None:
+        console.print(f"activations  {activations_line(manifest)}")
     console.print(f"{artifact}: {_verdict(checks)}")
 
 

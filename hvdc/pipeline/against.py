@@ -18,9 +18,11 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
+from hvdc.artifact.validate import calibration_faults
 from hvdc.errors import UsageError
+from hvdc.pipeline.activation_scales import stored_scales
 from hvdc.pipeline.artifact_plan import Role, TensorPlan
-from hvdc.pipeline.build import make_manifest, source_sha256, table_arrays
+from hvdc.pipeline.build import make_manifest, rescaled_tables, source_sha256, table_arrays
 from hvdc.pipeline.compare import manifest_differences
 from hvdc.pipeline.prepare import Prepared, Request, decide, open_configured, table_sources
 from hvdc.pipeline.progress import Progress
@@ -30,6 +32,7 @@ from layouts.grid import unpack_padded
 from layouts.order import HMX_INT8_K4
 from quant.hashing import ValueHash
 from quant.metrics import HALF_STEP, ErrorMeter
+from quant.smooth import Rescaling
 from quant.weights import column_scales
 
 SPLIT_TOLERANCE = 1e-5
@@ -52,6 +55,8 @@ class Comparison:
 
     results: tuple[TensorResult, ...]
     findings: tuple[ArtifactError, ...]
+    measured: tuple[str, ...] = ()
+    """Tensors that calibration measured by running the model: no checkpoint says what they must be."""
 
     @property
     def weights(self) -> list[TensorResult]:
@@ -81,17 +86,24 @@ def open_source(path: Path, adapter: Path | None, manifest: Manifest, *, lora_al
 
 
 def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> Comparison:
-    """Compare every tensor; findings have code DATA_SOURCE. Reads both in strips. Raises CheckpointError."""
-    findings = list(_geometry(artifact, checkpoint))
+    """Compare every tensor that follows from a checkpoint. Reads both in strips.
+
+    Findings have code DATA_SOURCE, or DATA_CALIBRATION. Raises CheckpointError.
+    """
+    findings = list(_geometry(artifact, checkpoint)) or calibration_faults(artifact)
     if findings:
         return Comparison((), tuple(findings))
-    prepared = decide(Request(None, None, config=artifact.manifest.configuration), checkpoint)
+    activations = stored_scales(artifact)
+    request = Request(None, None, config=artifact.manifest.configuration, activations=activations)
+    prepared = decide(request, checkpoint)
     findings = list(_manifest(artifact, prepared))
     if findings:
         return Comparison((), tuple(findings))
     plan = prepared.plan
-    comparer = _Comparer(artifact, checkpoint)
-    tables = table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))
+    rescaling = Rescaling(checkpoint.geometry, {} if activations is None else activations.smoothing)
+    comparer = _Comparer(artifact, checkpoint, rescaling)
+    folded = fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps)
+    tables = table_arrays(rescaled_tables(rescaling, folded))
     progress.start("comparing", sum(4 * math.prod(t.shape) for t in checkpoint.tensors.values()), len(plan.files))
     for name in table_sources(checkpoint.geometry):
         source = checkpoint.tensors[name]
@@ -121,7 +133,8 @@ def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> C
                 fix="give the checkpoint, and the --adapter, that it was compiled from",
             ),
         )
-    return Comparison(tuple(results), tuple(findings))
+    measured = tuple(activations.tensors()) if activations is not None else ()
+    return Comparison(tuple(results), tuple(findings), measured)
 
 
 _GEOMETRY_FIX = {
@@ -157,7 +170,8 @@ def _manifest(artifact: Artifact, prepared: Prepared) -> Iterator[ArtifactError]
 
 
 class _Comparer:
-    def __init__(self, artifact: Artifact, checkpoint: Checkpoint) -> None:
+    def __init__(self, artifact: Artifact, checkpoint: Checkpoint, rescaling: Rescaling) -> None:
+        self.rescaling = rescaling
         self.artifact = artifact
         self.checkpoint = checkpoint
         self.hashes: dict[str, str] = {}
@@ -172,6 +186,7 @@ class _Comparer:
         padded_k, tile_rows = plan.padded_shape[1], HMX_INT8_K4.col_count
         for start, rows in pieces(source, multiple=tile_rows):
             digest.update(check_finite(source, rows, start))
+            rows = self.rescaling.tensor(source.name, rows, start)
             due[start : start + rows.shape[0]] = column_scales(rows)
             tiles = -(-rows.shape[0] // tile_rows)
             packed = stored[start * padded_k : (start + tiles * tile_rows) * padded_k]
@@ -207,7 +222,8 @@ class _Comparer:
         digest, result = ValueHash(), TensorResult(plan.name, None, None, None)
         for start, rows in pieces(source):
             digest.update(rows)
-            same = _same(plan.name, held[start : start + rows.shape[0]], rows, start)
+            due = self.rescaling.tensor(source.name, rows, start)
+            same = _same(plan.name, held[start : start + rows.shape[0]], due, start)
             result = result if result.finding else same
             progress.advance(rows.nbytes)
         self.hashes[source.name] = digest.hexdigest()

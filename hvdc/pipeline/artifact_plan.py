@@ -9,11 +9,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import get_args
 
 from exporters import model
 from exporters.model import Geometry
-from hvdc.artifact.manifest import DTypeName, Expert, FileKind, TensorKind, TileOrderName, Totals
+from hvdc.artifact.fields import Expert
+from hvdc.artifact.manifest import DTypeName, FileKind, TensorKind, TileOrderName, Totals
 from hvdc.artifact.records import DTYPE_BYTES, DType
+from hvdc.pipeline.activation_scales import ActivationScales
 from layouts.grid import TileGrid
 from layouts.order import HMX_INT8_K4
 from layouts.regions import Item, Region, align_up, group_items, plan_region
@@ -33,6 +36,7 @@ class Role(Enum):
     SCALE = "filled by its weight"
     COPY = "FP32 copy of its source, zero-padded"
     TABLE = "computed from the schedule and the time embedders"
+    CALIBRATION = "given: what calibration found"
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,7 @@ class ArtifactPlan:
 
     def totals(self) -> Totals:
         """Bytes by kind, padding and sum."""
-        kinds: dict[str, int] = dict.fromkeys(
-            ("attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule"), 0
-        )
+        kinds: dict[str, int] = dict.fromkeys(get_args(TensorKind), 0)
         for tensor in self.tensors():
             kinds[tensor.kind] += tensor.bytes
         return Totals(
@@ -102,8 +104,13 @@ class ArtifactPlan:
         )
 
 
-def plan_artifact(geometry: Geometry, steps: int, region_cap_bytes: int) -> ArtifactPlan:
-    """Plan the files of an artifact. Raises layouts.regions.RegionTooLargeError for a block above the cap."""
+def plan_artifact(
+    geometry: Geometry, steps: int, region_cap_bytes: int, activations: ActivationScales | None = None
+) -> ArtifactPlan:
+    """Plan the files of an artifact, calibrated if there are ``activations``.
+
+    Raises layouts.regions.RegionTooLargeError for a block above the cap.
+    """
     files = [
         _file(f"regions/block-{b:03d}.bin", "region", b, 1, list(_block_tensors(geometry, b)), region_cap_bytes)
         for b in range(geometry.layers)
@@ -114,6 +121,8 @@ def plan_artifact(geometry: Geometry, steps: int, region_cap_bytes: int) -> Arti
         sources = _host_sources(geometry, expert)
         files.append(_file(f"host/{expert}.bin", "host", None, 0, list(_copies(sources, expert))))
     files.append(_file("schedule/tables.bin", "schedule", None, 0, list(_tables(geometry, steps))))
+    if activations is not None:
+        files.append(_file("calibration/scales.bin", "calibration", None, 0, list(_calibration(activations))))
     return ArtifactPlan(geometry, tuple(files))
 
 
@@ -218,3 +227,8 @@ def _tables(g: Geometry, steps: int) -> Iterator[TensorPlan]:
         yield TensorPlan(name, Role.TABLE, "schedule", shape, shape)
     for name, dim in zip(ROPE, g.rope_axis_dims, strict=True):
         yield TensorPlan(name, Role.TABLE, "schedule", (dim // 2,), (dim // 2,), dtype="float64")
+
+
+def _calibration(activations: ActivationScales) -> Iterator[TensorPlan]:
+    for name, values in activations.tensors().items():
+        yield TensorPlan(name, Role.CALIBRATION, "calibration", values.shape, values.shape)

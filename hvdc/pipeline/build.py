@@ -6,13 +6,15 @@ import hashlib
 import math
 import platform
 import threading
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from exporters import schedule
 from exporters.adaln import Tables, fold_tables
 from exporters.checkpoint import Checkpoint
 from exporters.errors import CheckpointError
@@ -33,10 +35,11 @@ from hvdc.artifact.manifest import (
 )
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
-from hvdc.pipeline.prepare import Prepared, fingerprint, parameters, table_sources
+from hvdc.pipeline.prepare import Prepared, Request, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import Buffers, FileMaker, InterruptedBuildError
 from hvdc.pipeline.workspace import Done, Workspace
+from quant.smooth import Rescaling
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ def build(prepared: Prepared, progress: Progress) -> Built:
             workspace.discard()
             raise
         sources = {name: value for entry in done for name, value in entry.sources.items()}
-        manifest = make_manifest(prepared, done, source_sha256(prepared.checkpoint, sources))
+        sha256 = source_sha256(prepared.checkpoint, sources)
+        _require_own_calibration(request, sha256, workspace)
+        manifest = make_manifest(prepared, done, sha256)
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
         workspace.write_plain(INDEX_NAME, build_index(manifest, data))
@@ -83,14 +88,34 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     return Built(request.output, manifest, resumed)
 
 
+def _require_own_calibration(request: Request, tensors_sha256: str, workspace: Workspace) -> None:
+    """Scales of other weights are wrong without looking wrong. Raises CheckpointError."""
+    held = None if request.activations is None else request.activations.tensors_sha256
+    if held in (None, tensors_sha256):
+        return
+    workspace.discard()
+    raise CheckpointError(
+        "the calibration is of another checkpoint: sizes agree, weights do not",
+        where=str(request.checkpoint),
+        expected=f"tensors_sha256 {tensors_sha256} (this checkpoint)",
+        found=str(held),
+        fix="calibrate this checkpoint, with the same adapter",
+    )
+
+
 def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) -> list[Done]:
     """Make every data file that is not done yet, on ``jobs`` threads; returns all of them in plan order."""
-    checkpoint = prepared.checkpoint
+    checkpoint, activations = prepared.checkpoint, prepared.request.activations
+    rescaling = Rescaling(checkpoint.geometry, {} if activations is None else activations.smoothing)
     maker = FileMaker(
         checkpoint.tensors,
-        lambda: table_arrays(fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps)),
+        lambda: table_arrays(
+            rescaled_tables(rescaling, fold_tables(checkpoint.geometry, checkpoint.tensors, prepared.steps))
+        ),
         table_sources(checkpoint.geometry),
         checkpoint.geometry.alpha_over_rank,
+        {} if activations is None else activations.tensors(),
+        rescaling.tensor,
     )
     pending = [f for f in prepared.plan.files if f.path not in workspace.done]
     pending.sort(key=lambda f: f.kind != "schedule")  # the tables are one long piece of work: they begin first
@@ -143,6 +168,11 @@ def _results(futures: list[Future[Done]]) -> list[Done]:
     return [future.result() for future in futures]
 
 
+def rescaled_tables(rescaling: Rescaling, tables: Tables) -> Tables:
+    """The tables of the rescaled model."""
+    return replace(tables, adaln=rescaling.adaln(tables.adaln))
+
+
 def table_arrays(tables: Tables) -> dict[str, npt.NDArray[np.generic]]:
     """Tables by the name they are stored under."""
     return {
@@ -183,10 +213,25 @@ def file_entries(plan: ArtifactPlan, done: list[Done]) -> tuple[FileEntry, ...]:
     return tuple(entries)
 
 
+def manifest_steps(steps: Sequence[schedule.Step]) -> tuple[Step, ...]:
+    """The schedule as a manifest writes it."""
+    return tuple(
+        Step(
+            timestep=s.timestep,
+            sigma=s.sigma,
+            sigma_next=s.sigma_next,
+            step_size=s.step_size,
+            expert="detail" if s.expert == "detail" else "semantic",
+        )
+        for s in steps
+    )
+
+
 def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> Manifest:
     """The manifest of a build whose data files are written."""
     g, target = prepared.geometry, prepared.target
     files = file_entries(prepared.plan, done)
+    activations = prepared.request.activations
     left_out = {linear: share for entry in done for linear, share in entry.left_out_energy.items()}
     return Manifest(
         format=Format(),
@@ -202,16 +247,7 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
             mapping_budget_bytes=target.mapping_budget_bytes.value,
         ),
         experts=EXPERTS[: len(g.experts)],
-        steps=tuple(
-            Step(
-                timestep=s.timestep,
-                sigma=s.sigma,
-                sigma_next=s.sigma_next,
-                step_size=s.step_size,
-                expert="detail" if s.expert == "detail" else "semantic",
-            )
-            for s in prepared.steps
-        ),
+        steps=manifest_steps(prepared.steps),
         source=Source(
             tensors_sha256=tensors_sha256,
             tensor_count=len(prepared.checkpoint.tensors),
@@ -219,6 +255,7 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
         ),
         parameters=parameters(g),
         totals=prepared.plan.totals(),
+        calibration=activations.entry(prepared.video) if activations is not None else None,
         model_sha256=model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
         files=files,
     )

@@ -95,6 +95,11 @@ def _fields(place: str, a: Any, b: Any) -> Iterator[str]:
         names = [[i.get("name", i.get("path", n)) for n, i in enumerate(side)] for side in (a, b)]
         left, right = dict(zip(names[0], a, strict=True)), dict(zip(names[1], b, strict=True))
         yield from _fields(place, {str(k): v for k, v in left.items()}, {str(k): v for k, v in right.items()})
+        common = [[name for name in side if name in left and name in right] for side in names]
+        if common[0] != common[1]:
+            yield f"{place}: in another order"
+    elif (a is None or b is None) and isinstance(a or b, dict):
+        yield f"{place}: only in {'B' if a is None else 'A'}"
     elif a != b:
         yield f"{place}: {_short(a)} → {_short(b)}"
 

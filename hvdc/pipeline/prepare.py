@@ -22,10 +22,12 @@ from exporters.model import Geometry
 from exporters.schedule import DCM_BOUNDARY, DCM_TIMESTEPS, Step, make_schedule, unused_expert_notes
 from exporters.split import DEFAULT_MAX_LEFT_OUT_ENERGY
 from hvdc import __version__
+from hvdc.artifact.fields import Expert
 from hvdc.artifact.manifest import Parameters, Video
 from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.artifact_plan import ArtifactPlan, Role, plan_artifact
+from hvdc.pipeline.activation_scales import ActivationScales
+from hvdc.pipeline.artifact_plan import EXPERTS, ArtifactPlan, Role, plan_artifact
 from hvdc.pipeline.workspace import check_output, partial_path
 from hvdc.targets import TargetDescription, load_target
 from quant.weights import SMALLEST_SCALE
@@ -53,6 +55,8 @@ class Request:
     jobs: int = 1
     resume: bool = False
     force: bool = False
+    activations: ActivationScales | None = None
+    """What calibration found; None leaves the artifact uncalibrated."""
 
     def inputs(self) -> list[Path]:
         """The files of checkpoint and adapter; not what hvdc itself writes there, as in `compile . -o out.hvdc`."""
@@ -140,9 +144,12 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     target = load_target(request.config.target)
     geometry = checkpoint.geometry
     _check_alpha(checkpoint)
-    steps = _schedule(request.config, geometry)
-    video = _video(request.config, geometry)
-    plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value)
+    steps = schedule_of(request.config, geometry)
+    video = video_of(request.config, geometry)
+    if request.activations is not None:
+        run_by: list[Expert] = ["detail" if step.expert == "detail" else "semantic" for step in steps]
+        request.activations.check(run_by, geometry.layers, EXPERTS[: len(geometry.experts)])
+    plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value, request.activations)
     _check_all_used(plan, checkpoint)
     needs = Needs(
         disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
@@ -167,7 +174,7 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     return Prepared(request, checkpoint, config, target, video, steps, plan, needs, notes)
 
 
-def _schedule(config: CompileConfig, geometry: Geometry) -> tuple[Step, ...]:
+def schedule_of(config: CompileConfig, geometry: Geometry) -> tuple[Step, ...]:
     timesteps = DCM_TIMESTEPS if config.timesteps is None else config.timesteps
     try:
         return make_schedule(timesteps, boundary=_boundary(config), experts=geometry.experts)
@@ -218,7 +225,7 @@ def _left_out_limit(config: CompileConfig) -> float:
     return DEFAULT_MAX_LEFT_OUT_ENERGY if config.max_left_out_energy is None else config.max_left_out_energy
 
 
-def _video(config: CompileConfig, geometry: Geometry) -> Video:
+def video_of(config: CompileConfig, geometry: Geometry) -> Video:
     """Latent sizes and token count. Raises UsageError for a clip that the model cannot position."""
     t, h, w = VAE_STRIDES
     latent = ((config.frames - 1) // t + 1, config.height // h, config.width // w)
@@ -287,12 +294,15 @@ def parameters(g: Geometry) -> Parameters:
 
 
 def fingerprint(prepared: Prepared) -> str:
-    """Identity of a build for `--resume`: inputs by path, size and time of change; configuration; plan; versions."""
+    """Identity of a build for `--resume`: inputs by path, size and time of change; configuration; plan; activation
+    scales; versions."""
     files = [(f.resolve(), f.stat()) for f in prepared.request.inputs()]
+    activations = prepared.request.activations
     identity = {
         "inputs": [[os.fspath(path), status.st_size, status.st_mtime_ns] for path, status in files],
         "config": prepared.config.model_dump(mode="json"),
         "plan": [[f.path, f.region.bytes, len(f.tensors)] for f in prepared.plan.files],
+        "activations": activations.sha256() if activations is not None else None,
         "versions": [__version__, np.__version__],
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

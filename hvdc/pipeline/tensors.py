@@ -42,6 +42,11 @@ class Buffers:
         return buffer
 
 
+def unchanged(name: str, rows: Float32Array, first_row: int) -> Float32Array:
+    """The rows as they are: no smoothing."""
+    return rows
+
+
 class InterruptedBuildError(Exception):
     """The build was asked to stop."""
 
@@ -76,6 +81,10 @@ class FileMaker:
     table_sources: Sequence[str]
     """The canonical tensors that the tables are computed from."""
     alpha_over_rank: float
+    calibration: Mapping[str, Float32Array] = field(default_factory=dict)
+    """What the file of the calibration holds."""
+    rescale: Callable[[str, Float32Array, int], Float32Array] = unchanged
+    """(name, rows, first row) -> the rows as the artifact has them; hashes are of the rows before."""
     stop: threading.Event = field(default_factory=threading.Event)
 
     def make(self, file: FilePlan, buffer: Buffer, advance: Advance) -> tuple[Buffer, dict[str, str]]:
@@ -93,6 +102,8 @@ class FileMaker:
             for name in self.table_sources:
                 hashes[name] = value_hash(self.tensors[name], self._pieces(self.tensors[name]), advance)
         for plan in file.tensors:
+            if plan.role is Role.CALIBRATION:
+                at[plan.name].view("<f4")[...] = self.calibration[plan.name].reshape(-1)
             if plan.source is not None:
                 source = self.tensors[plan.source]
                 if plan.scale is not None:
@@ -109,7 +120,7 @@ class FileMaker:
         for start, rows in self._pieces(source, HMX_INT8_K4.col_count):
             digest.update(rows)
             try:
-                tiler(start, rows, out, scales)
+                tiler(start, self.rescale(source.name, rows, start), out, scales)
             except NonFiniteError:
                 check_finite(source, rows, start)  # says which tensor of which file
                 raise
@@ -125,7 +136,7 @@ class FileMaker:
         for start, rows in self._pieces(source):
             digest.update(rows)
             check_finite(source, rows, start)
-            out[at : at + rows.size] = rows.reshape(-1)
+            out[at : at + rows.size] = self.rescale(source.name, rows, start).reshape(-1)
             at += rows.size
             advance(rows.nbytes)
         return digest.hexdigest()

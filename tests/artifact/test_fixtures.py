@@ -9,7 +9,7 @@ import pytest
 from hvdc.artifact import records
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.validate import validate_deep
-from tests.fixtures.make import FOLDER, compile_fixture
+from tests.fixtures.make import FOLDER, compile_fixture, fixture_scales
 
 VERSIONS = sorted(path.name for path in FOLDER.iterdir() if path.is_dir() and path.name[0].isdigit())
 CURRENT = f"{records.MAJOR}.{records.MINOR}"
@@ -29,7 +29,8 @@ def test_it_opens_and_is_sound(version: str) -> None:
 def test_compiling_its_checkpoint_again_gives_its_bytes(tmp_path: Path) -> None:
     """The fixture was made on another machine, perhaps by another numpy: only the versions in `tools` may differ."""
     kept = FOLDER / CURRENT / "tiny.hvdc"
-    compile_fixture(FOLDER / CURRENT / "source.safetensors", tmp_path / "tiny.hvdc")
+    source = FOLDER / CURRENT / "source.safetensors"
+    compile_fixture(source, tmp_path / "tiny.hvdc", activations=fixture_scales())
     with open_artifact(kept) as a, open_artifact(tmp_path / "tiny.hvdc") as b:
         assert a.manifest.model_copy(update={"tools": {}}) == b.manifest.model_copy(update={"tools": {}})
         for file in a.manifest.files:

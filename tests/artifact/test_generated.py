@@ -11,6 +11,7 @@ import pytest
 from hvdc.artifact.generate import ROOT, generated
 from hvdc.artifact.manifest import MANIFEST_NAME
 from tests.malformed.make import CORPUS
+from tests.malformed.registry import BASES
 
 
 @pytest.mark.parametrize("path", generated(), ids=lambda path: path.name)
@@ -19,9 +20,10 @@ def test_a_generated_file_is_fresh(path: Path) -> None:
     assert path.read_text("utf-8") == generated()[path]
 
 
-def test_the_shipped_schema_accepts_a_manifest_and_refuses_an_unknown_key() -> None:
+@pytest.mark.parametrize("base", BASES)
+def test_the_shipped_schema_accepts_a_manifest_and_refuses_an_unknown_key(base: str) -> None:
     schema = json.loads((ROOT / "hvdc" / "artifact" / "manifest.schema.json").read_text("utf-8"))
-    manifest = json.loads((CORPUS / "base" / MANIFEST_NAME).read_text("utf-8"))
+    manifest = json.loads((CORPUS / base / MANIFEST_NAME).read_text("utf-8"))
     validator = jsonschema.Draft202012Validator(schema)
     validator.check_schema(schema)
     validator.validate(manifest)

@@ -22,7 +22,7 @@ from tests.artifacts import Spec, make
 from tests.index_edit import IndexEdit
 from tests.malformed.make import CORPUS
 
-INDEX = (CORPUS / "base" / INDEX_NAME).read_bytes()
+INDEX = (CORPUS / "base-calibrated" / INDEX_NAME).read_bytes()
 
 
 def refused(data: bytes) -> bool:
@@ -34,7 +34,11 @@ def refused(data: bytes) -> bool:
     return False
 
 
-@pytest.mark.parametrize("spec", [Spec(), Spec(layers=1, rank=0, width=48, heads=2)], ids=["two experts", "one expert"])
+@pytest.mark.parametrize(
+    "spec",
+    [Spec(), Spec(layers=1, rank=0, width=48, heads=2), Spec(calibrated=True)],
+    ids=["two experts", "one expert", "calibrated"],
+)
 def test_an_index_is_a_pure_function_of_its_manifest(spec: Spec) -> None:
     manifest, _ = make(spec)
     text = manifest.to_json()
@@ -48,7 +52,7 @@ def test_an_index_is_a_pure_function_of_its_manifest(spec: Spec) -> None:
 
 
 def test_a_manifest_is_written_as_it_is_read() -> None:
-    text = make(Spec())[0].to_json()
+    text = make(Spec(calibrated=True))[0].to_json()
     assert parse_manifest(text, "manifest").to_json() == text
 
 
@@ -74,12 +78,14 @@ def test_no_damage_crashes_the_parser(at: int, value: bytes) -> None:
         refused(seal(bytes(data)))
 
 
-TREE = json.loads(make(Spec(layers=1, rank=2, linears=1))[0].to_json())
+TREE = json.loads(make(Spec(layers=1, rank=2, linears=1, calibrated=True))[0].to_json())
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
     st.sampled_from([0, 1, -1, 31, 128, 4096, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64, 10**400, 1e39, -1e-300, 0.5]),
-    st.sampled_from(["", "semantic", "detail", "int8", "row-major", "region", "../x", "schedule.head", "\u0000", "é"]),
+    st.sampled_from(
+        ["", "semantic", "detail", "int8", "row-major", "region", "../x", "schedule.head", "mse", "\u0000", "é"]
+    ),
     st.sampled_from([[], {}, [1, 1, 1], [1], [[]]]),
 )
 

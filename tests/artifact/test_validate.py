@@ -15,7 +15,7 @@ from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import open_artifact
 from tests.artifacts import Spec, edit_tensor, make_artifact
 from tests.malformed.make import CORPUS, assemble, files_of, make
-from tests.malformed.registry import BASE, CASES, REGION
+from tests.malformed.registry import BASE, BASES, CASES, REGION
 
 ROWS = json.loads((CORPUS / "cases.json").read_text("utf-8"))
 
@@ -27,7 +27,8 @@ def findings(root: Path) -> list[ArtifactError]:
 
 def test_the_kept_corpus_is_fresh(tmp_path: Path) -> None:
     """Run ``python -m tests.malformed.make`` when this fails, and look at what changed."""
-    shutil.copytree(CORPUS / "base", tmp_path / "base")
+    for base in BASES:
+        shutil.copytree(CORPUS / base, tmp_path / base)
     make(tmp_path)
     kept, fresh = files_of(CORPUS), files_of(tmp_path)
     assert sorted(kept) == sorted(fresh)

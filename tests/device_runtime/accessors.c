@@ -1,5 +1,5 @@
-/* accessors GOOD BAD EXTRA: what the public header promises about questions that have no answer, and about failed openings.
- */
+/* accessors GOOD BAD EXTRA UNCALIBRATED: what the public header promises about questions that have no answer, and about
+ * failed openings. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     hvdc_error error;
     hvdc_span region, pair, span;
     char name[HVDC_TEXT_LIMIT + 100];
-    CHECK(argc == 4);
+    CHECK(argc == 5);
 
     /* A failed opening tells why, sets NULL, and gives every descriptor and byte back (LeakSanitizer watches). */
     int before = next_descriptor();
@@ -60,6 +60,25 @@ int main(int argc, char **argv) {
     CHECK(!hvdc_artifact_adapter(a, g->layers, &span) && !hvdc_artifact_ffn_pair(a, g->layers, &span));
     CHECK(hvdc_artifact_adaln(a, g->steps, 0) == NULL && hvdc_artifact_adaln(a, 0, g->layers) == NULL);
     CHECK(hvdc_artifact_head(a, g->steps) == NULL && hvdc_artifact_head(a, HVDC_NONE) == NULL);
+
+    /* Activation scales: a row is what single questions give; nothing beyond the last step, block or input. */
+    uint32_t inputs = hvdc_artifact_gemm_input_count(a);
+    uint32_t hidden = hvdc_artifact_find_gemm_input(a, "attn1.to_q.lora_hidden");
+    const float *row = hvdc_artifact_activation_scales(a, 1, 0);
+    CHECK(hvdc_artifact_calibration(a)->mode == HVDC_CALIBRATION_MODE_PERCENTILE && inputs == 3 && hidden == 2);
+    CHECK(hvdc_artifact_gemm_input(a, hidden)->experts == 1u << HVDC_EXPERT_DETAIL);
+    CHECK(hvdc_artifact_gemm_input(a, inputs) == NULL && hvdc_artifact_gemm_input(a, HVDC_NONE) == NULL);
+    CHECK(hvdc_artifact_find_gemm_input(a, "") == HVDC_NONE && hvdc_artifact_find_gemm_input(a, "attn1") == HVDC_NONE);
+    for (uint32_t i = 0; i < inputs; i++) CHECK(row[i] > 0 && hvdc_artifact_activation_scale(a, 1, 0, i) == row[i]);
+    CHECK(hvdc_artifact_activation_scale(a, 0, 0, hidden) == 0 && hvdc_artifact_activation_scale(a, 1, 0, inputs) == 0);
+    CHECK(hvdc_artifact_activation_scale(a, g->steps, 0, 0) == 0);
+    CHECK(hvdc_artifact_activation_scale(a, 0, 0, HVDC_NONE) == 0);
+    CHECK(hvdc_artifact_activation_scales(a, g->steps, 0) == NULL);
+    CHECK(hvdc_artifact_activation_scales(a, 0, g->layers) == NULL);
+    CHECK(hvdc_artifact_open(argv[4], &b, NULL) == HVDC_E_OK && hvdc_artifact_calibration(b) == NULL);
+    CHECK(hvdc_artifact_gemm_input_count(b) == 0 && hvdc_artifact_find_gemm_input(b, "attn1.input") == HVDC_NONE);
+    CHECK(hvdc_artifact_activation_scales(b, 0, 0) == NULL && hvdc_artifact_activation_scale(b, 0, 0, 0) == 0);
+    hvdc_artifact_close(b);
 
     CHECK(hvdc_artifact_find(a, "") == HVDC_NONE && hvdc_artifact_find(a, "~") == HVDC_NONE);
     CHECK(hvdc_artifact_find(a, "schedule.adal") == HVDC_NONE && hvdc_artifact_find(a, "schedule.adalnn") == HVDC_NONE);

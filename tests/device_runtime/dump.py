@@ -24,6 +24,7 @@ def dump(artifact: Artifact, deep: bool) -> dict[str, Any]:
         "regions": [_block_file(artifact, FileKind.REGION, block) for block in blocks],
         "ffn_pairs": [_pair(artifact, block) for block in blocks],
         "adapters": [_block_file(artifact, FileKind.ADAPTER, block) for block in blocks],
+        "calibration": _calibration(artifact),
         "steps": [_step(artifact, step) for step in range(len(index.steps))],
     }
 
@@ -77,6 +78,19 @@ def _pair(artifact: Artifact, block: int) -> dict[str, Any]:
     pair = [t for t in artifact.index.tensors if t["kind"] == TensorKind.FFN_BASE and t["block"] == block]
     start = int(pair[0]["offset"])
     return _span(artifact, int(pair[0]["file"]), start, int(pair[-1]["offset"]) + int(pair[-1]["bytes"]) - start)
+
+
+def _calibration(artifact: Artifact) -> dict[str, Any] | None:
+    index = artifact.index
+    if index.calibration is None:
+        return None
+    table = artifact.tensor(records.ACTIVATION_SCALES_NAME)
+    inputs = [
+        _record(records.GEMM_INPUT, row) | {"name_text": index.text(int(row["name"])), "found": i}
+        for i, row in enumerate(index.inputs)
+    ]
+    scales = [_bits(row) for row in table.reshape(-1, len(inputs))]
+    return _record(records.CALIBRATION, index.calibration) | {"gemm_inputs": inputs, "scales": scales}
 
 
 def _step(artifact: Artifact, step: int) -> dict[str, Any]:

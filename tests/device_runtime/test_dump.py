@@ -16,6 +16,8 @@ from tests.malformed.make import CORPUS
 
 SPECS = {
     "two-blocks": Spec(),
+    "calibrated": Spec(calibrated=True),
+    "calibrated-one-expert": Spec(layers=1, rank=0, linears=1, calibrated=True),
     "one-expert": Spec(layers=1, rank=0, seed=1),
     "ragged": Spec(layers=3, width=36, heads=2, ffn_width=70, rank=5, linears=3, seed=2),
 }

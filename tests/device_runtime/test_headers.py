@@ -16,7 +16,7 @@ from layouts.grid import pack
 from layouts.order import BY_ID, BY_NAME, HMX_FP16_2, HMX_INT8_K4, Mode, TileOrder
 from tests.artifacts import edit_tensor, make_artifact
 from tests.device_runtime.programs import Checker, python_deep
-from tests.malformed.registry import BASE, FACTOR, REGION, put
+from tests.malformed.registry import BASE, BASES, FACTOR, REGION, put
 
 USE = """
 unsigned hvdc_use(unsigned id, unsigned row, unsigned col);
@@ -112,9 +112,11 @@ def test_headers_stand_alone(compiler: str, language: list[str], header: str, tm
 def test_accessors_answer_impossible_questions(programs: dict[str, Path], tmp_path: Path) -> None:
     library = programs["hvdc_dump"].parent / "libhvdc_core.a"
     binary = program(HERE / "accessors.c", tmp_path / "accessors", str(library))
-    good, bad = make_artifact(tmp_path / "good.hvdc", BASE), make_artifact(tmp_path / "bad.hvdc", BASE)
+    good = make_artifact(tmp_path / "good.hvdc", BASES["base-calibrated"])
+    bad, uncalibrated = make_artifact(tmp_path / "bad.hvdc", BASE), make_artifact(tmp_path / "uncalibrated.hvdc", BASE)
     extra = make_artifact(tmp_path / "extra.hvdc", BASE)
     (bad / REGION).write_bytes(bytes(4096))
     (extra / "regions" / "extra").mkdir()
-    done = subprocess.run([str(binary), str(good), str(bad), str(extra)], capture_output=True, text=True, check=False)
+    command = [str(binary), *map(str, (good, bad, extra, uncalibrated))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -162,7 +162,7 @@ manifest_case(
     Code.MANIFEST_SCHEMA, "manifest-number-as-text", lambda text: text.replace(b'"rank": 16', b'"rank": "16"')
 )
 manifest_case(Code.MANIFEST_SCHEMA, "manifest-nan", lambda text: text.replace(b'"eps": 1e-06', b'"eps": NaN'))
-manifest_case(Code.MANIFEST_SCHEMA, "manifest-newer-minor", lambda text: text.replace(b'"minor": 0', b'"minor": 1'))
+manifest_case(Code.MANIFEST_SCHEMA, "manifest-newer-minor", lambda text: text.replace(b'"minor": 0', b'"minor": 9'))
 manifest_case(Code.MANIFEST_SCHEMA, "manifest-path-escape",
               lambda text: text.replace(b'"host/shared.bin"', b'"../shared.bin"'))  # fmt: skip
 manifest_case(Code.MANIFEST_SCHEMA, "manifest-scale-lost",

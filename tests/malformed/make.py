@@ -1,9 +1,10 @@
 """Makes the corpus of damaged artifacts: ``python -m tests.malformed.make``. A test fails when it is stale.
 
-``base/`` is a whole tiny artifact. It is made once and then kept, because readers must go on accepting it; ``python -m
-tests.malformed.make base`` replaces it, which only a change of the format justifies. Every other folder holds the files
-that take the place of the base's; ``cases.json`` says which files are missing, and what readers answer after the deep
-checks. Where C accepts what Python refuses, ``only_python`` says why. Each case is named after the attack or accident.
+``base/`` is a whole tiny artifact of version 1.0, ``base-calibrated/`` a calibrated one. They were made once and are
+kept, because readers must go on accepting them; ``python -m tests.malformed.make base`` replaces one, which only a
+change of the format justifies. Every other folder holds the files that take the place of its base's; ``cases.json``
+says which files are missing, and what readers answer after the deep checks. Where C accepts what Python refuses,
+``only_python`` says why. Each case is named after the attack or accident.
 """
 
 from __future__ import annotations
@@ -15,27 +16,29 @@ import tempfile
 from pathlib import Path
 
 from tests.artifacts import make_artifact
-from tests.malformed import file_cases, index_cases
-from tests.malformed.registry import BASE, CASES
+from tests.malformed import calibration_cases, file_cases, index_cases
+from tests.malformed.registry import BASES, CASES
 
 CORPUS = Path(__file__).resolve().parent
-MODULES = (file_cases, index_cases)
+MODULES = (file_cases, index_cases, calibration_cases)
 """Importing them fills `CASES`."""
 
 
 def make(target: Path) -> None:
-    """Write the corpus that follows from the ``base`` in an existing folder into that folder."""
-    base = files_of(target / "base")
+    """Write the corpus that follows from the bases in an existing folder into that folder."""
+    bases = {name: files_of(target / name) for name in BASES}
     rows = []
     for case in CASES:
+        base = bases[case.base]
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder) / "artifact"
-            shutil.copytree(target / "base", root)
+            shutil.copytree(target / case.base, root)
             case.damage(root)
             damaged = files_of(root)
         missing = sorted(set(base) - set(damaged))
         row = {"name": case.name, "code": case.code.name, "c": case.c.name, "missing": missing}
-        rows.append(row | {"only_python": case.only_python} if case.only_python else row)
+        row |= {"only_python": case.only_python} if case.only_python else {}
+        rows.append(row | ({"base": case.base} if case.base != "base" else {}))
         for path, content in damaged.items():
             if base.get(path) != content:
                 (target / case.name / path).parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +55,7 @@ def files_of(root: Path) -> dict[str, bytes]:
 
 def assemble(corpus: Path, row: dict[str, object], root: Path) -> Path:
     """Put a case of the corpus together in the new folder ``root``."""
-    shutil.copytree(corpus / "base", root)
+    shutil.copytree(corpus / str(row.get("base", "base")), root)
     missing = row["missing"]
     assert isinstance(missing, list)
     for path in missing:
@@ -67,12 +70,13 @@ def assemble(corpus: Path, row: dict[str, object], root: Path) -> Path:
 
 def main() -> None:
     """Replace the kept corpus."""
-    kept = {"__pycache__", "base"} - set(sys.argv[1:2])
+    kept = {"__pycache__", *BASES} - set(sys.argv[1:2])
     for path in CORPUS.iterdir():
         if path.is_dir() and path.name not in kept:
             shutil.rmtree(path)
-    if not (CORPUS / "base").exists():
-        make_artifact(CORPUS / "base", BASE)
+    for name, spec in BASES.items():
+        if not (CORPUS / name).exists():
+            make_artifact(CORPUS / name, spec)
     make(CORPUS)
     print(f"{len(CASES)} cases")
 

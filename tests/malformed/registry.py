@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hvdc.artifact import records
@@ -14,6 +14,9 @@ from tests.artifacts import Spec, edit_tensor, read_manifest
 from tests.index_edit import IndexEdit, edited, with_fields
 
 BASE = Spec(layers=1, width=32, ffn_width=40, rank=16, linears=1)
+BASES = {"base": BASE, "base-calibrated": replace(BASE, calibrated=True)}
+"""Folder of the corpus -> the artifact in it."""
+
 REGION, ADAPTER, SCHEDULE = "regions/block-000.bin", "adapters/detail-000.bin", "schedule/tables.bin"
 WEIGHT = "blocks.0.attn1.to_q.weight"
 FACTOR = "blocks.0.attn1.to_q.lora_A.weight"
@@ -37,6 +40,8 @@ class Case:
     code: Code
     damage: Callable[[Path], None]
     only_python: str = ""
+    base: str = "base"
+    """What is damaged: a key of `BASES`."""
 
     @property
     def c(self) -> Code:
@@ -47,25 +52,27 @@ class Case:
 CASES: list[Case] = []
 
 
-def case(code: Code) -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
+def case(code: Code, base: str = "base") -> Callable[[Callable[[Path], None]], Callable[[Path], None]]:
     """Register a case under its function's name; the function changes the artifact at the path that it gets."""
 
     def register(damage: Callable[[Path], None]) -> Callable[[Path], None]:
         name = damage.__name__.strip("_").replace("_", "-")
-        CASES.append(Case(name, code, damage))
+        CASES.append(Case(name, code, damage, base=base))
         return damage
 
     return register
 
 
-def index_case(code: Code, name: str, change: Callable[[IndexEdit], object], only_python: str = "") -> None:
+def index_case(
+    code: Code, name: str, change: Callable[[IndexEdit], object], only_python: str = "", base: str = "base"
+) -> None:
     """Register a case that changes tables of the index only."""
 
     def damage(root: Path) -> None:
         with edited(root) as edit:
             change(edit)
 
-    CASES.append(Case(name, code, damage, only_python))
+    CASES.append(Case(name, code, damage, only_python, base))
 
 
 def raw_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> None:
@@ -77,7 +84,9 @@ def raw_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> None:
     CASES.append(Case(name, code, damage))
 
 
-def tensor_case(code: Code, name: str, tensor: str, change: Callable[[bytearray, TensorEntry], object]) -> None:
+def tensor_case(
+    code: Code, name: str, tensor: str, change: Callable[[bytearray, TensorEntry], object], base: str = "base"
+) -> None:
     """Register a case that changes stored bytes, with every hash made right again."""
 
     def damage(root: Path) -> None:
@@ -86,10 +95,10 @@ def tensor_case(code: Code, name: str, tensor: str, change: Callable[[bytearray,
 
         edit_tensor(root, tensor, edit)
 
-    CASES.append(Case(name, code, damage))
+    CASES.append(Case(name, code, damage, base=base))
 
 
-def manifest_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> None:
+def manifest_case(code: Code, name: str, change: Callable[[bytes], bytes], base: str = "base") -> None:
     """Register a case that changes the manifest, with its hash in index.bin made right: only Python can object."""
 
     def damage(root: Path) -> None:
@@ -98,7 +107,7 @@ def manifest_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> No
         (root / MANIFEST_NAME).write_bytes(text)
         (root / INDEX_NAME).write_bytes(index)
 
-    CASES.append(Case(name, code, damage, NO_JSON))
+    CASES.append(Case(name, code, damage, NO_JSON, base))
 
 
 def put(part: bytearray, at: int, value: bytes) -> None:

@@ -108,3 +108,27 @@ const float *hvdc_artifact_head(const hvdc_artifact *artifact, uint32_t step) {
     if (step >= g->steps) return NULL;
     return table_row(artifact, artifact->index.head, step, 2u * (uint64_t)g->width);
 }
+
+const hvdc_calibration *hvdc_artifact_calibration(const hvdc_artifact *artifact) { return artifact->index.calibration; }
+
+uint32_t hvdc_artifact_gemm_input_count(const hvdc_artifact *artifact) { return artifact->index.inputs.count; }
+
+const hvdc_gemm_input *hvdc_artifact_gemm_input(const hvdc_artifact *artifact, uint32_t input) {
+    return hvdc_index_input(&artifact->index, input);
+}
+
+uint32_t hvdc_artifact_find_gemm_input(const hvdc_artifact *artifact, const char *name) {
+    return hvdc_index_find_input(&artifact->index, name);
+}
+
+const float *hvdc_artifact_activation_scales(const hvdc_artifact *artifact, uint32_t step, uint32_t block) {
+    const hvdc_geometry *g = artifact->index.geometry;
+    const hvdc_calibration *c = artifact->index.calibration;
+    if (c == NULL || step >= g->steps || block >= g->layers) return NULL;
+    return table_row(artifact, c->table, (uint64_t)step * g->layers + block, c->inputs);
+}
+
+float hvdc_artifact_activation_scale(const hvdc_artifact *artifact, uint32_t step, uint32_t block, uint32_t input) {
+    const float *scales = hvdc_artifact_activation_scales(artifact, step, block);
+    return scales != NULL && input < artifact->index.inputs.count ? scales[input] : 0.0f;
+}

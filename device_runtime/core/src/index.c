@@ -16,8 +16,8 @@
 
 /* What a section table entry says, for the kinds that this reader knows. */
 typedef struct sections {
-    hvdc_section of[HVDC_SECTION_STRINGS + 1];
-    bool present[HVDC_SECTION_STRINGS + 1];
+    hvdc_section of[HVDC_SECTION_KINDS + 1];
+    bool present[HVDC_SECTION_KINDS + 1];
 } sections;
 
 void hvdc_index_checksum(const uint8_t *data, uint64_t bytes, uint8_t digest[32]) {
@@ -50,6 +50,10 @@ static enum hvdc_code parse_header(const uint8_t *data, uint64_t bytes, hvdc_ind
     if (unknown != 0) REFUSE(INDEX_FEATURE, "header.required_features: unknown bits 0x%" PRIx64, unknown);
     index->header = header;
     return HVDC_E_OK;
+}
+
+static bool is_calibrated(const hvdc_header *header) {
+    return (header->required_features & HVDC_FEATURE_CALIBRATION) != 0;
 }
 
 static enum hvdc_code parse_sections(const uint8_t *data, uint64_t bytes, sections *found, hvdc_error *error) {
@@ -86,8 +90,12 @@ static enum hvdc_code parse_sections(const uint8_t *data, uint64_t bytes, sectio
     }
     if (end != bytes)
         REFUSE(INDEX_SECTION, "end of the last section: expected %" PRIu64 ", found %" PRIu64, bytes, end);
-    for (uint32_t kind = HVDC_SECTION_GEOMETRY; kind <= HVDC_SECTION_STRINGS; kind++)
-        if (!found->present[kind]) REFUSE(INDEX_SECTION, "the section of kind %" PRIu32 " is missing", kind);
+    for (uint32_t kind = 1; kind <= HVDC_SECTION_KINDS; kind++) {
+        bool is_new = kind == HVDC_SECTION_CALIBRATION || kind == HVDC_SECTION_GEMM_INPUTS;
+        bool due = !is_new || is_calibrated(header);
+        if (found->present[kind] != due)
+            REFUSE(INDEX_SECTION, "the section of kind %" PRIu32 " is %s", kind, due ? "missing" : "not expected");
+    }
     return HVDC_E_OK;
 }
 
@@ -111,7 +119,7 @@ static enum hvdc_code parse_table(const uint8_t *data, const hvdc_section *s, si
 
 enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index *index, hvdc_error *error) {
     sections found;
-    hvdc_table geometry = {0};
+    hvdc_table geometry = {0}, calibration = {0};
     memset(&found, 0, sizeof found);
     memset(index, 0, sizeof *index);
     enum hvdc_code code = parse_header(data, bytes, index, error);
@@ -126,14 +134,21 @@ enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index 
         {HVDC_SECTION_FILES, sizeof(hvdc_file), &index->files},
         {HVDC_SECTION_TENSORS, sizeof(hvdc_tensor), &index->tensors},
         {HVDC_SECTION_STEPS, sizeof(hvdc_step), &index->steps},
+        {HVDC_SECTION_CALIBRATION, sizeof(hvdc_calibration), &calibration},
+        {HVDC_SECTION_GEMM_INPUTS, sizeof(hvdc_gemm_input), &index->inputs},
     };
     for (size_t i = 0; code == HVDC_E_OK && i < sizeof tables / sizeof tables[0]; i++)
-        code = parse_table(data, &found.of[tables[i].kind], tables[i].record_bytes, tables[i].table, error);
+        if (found.present[tables[i].kind])
+            code = parse_table(data, &found.of[tables[i].kind], tables[i].record_bytes, tables[i].table, error);
     if (code == HVDC_E_OK && geometry.count != 1)
         code = hvdc_refuse(error, HVDC_E_INDEX_GEOMETRY, HVDC_INDEX_NAME, "expected 1 geometry, found %" PRIu32,
                            geometry.count);
+    if (code == HVDC_E_OK && is_calibrated(index->header) && calibration.count != 1)
+        code = hvdc_refuse(error, HVDC_E_INDEX_CALIBRATION, HVDC_INDEX_NAME,
+                           "expected 1 calibration, found %" PRIu32, calibration.count);
     if (code == HVDC_E_OK) {
         index->geometry = (const void *)geometry.at;
+        index->calibration = (const void *)calibration.at;
         index->by_name = calloc((size_t)index->tensors.count + 1u, sizeof(uint32_t) + 1u);
         if (index->by_name == NULL)
             return hvdc_refuse(error, HVDC_E_IO, HVDC_INDEX_NAME, "no memory for %" PRIu32 " names",
@@ -161,6 +176,16 @@ const hvdc_tensor *hvdc_index_tensor(const hvdc_index *index, uint32_t tensor) {
 }
 
 const hvdc_step *hvdc_index_step(const hvdc_index *index, uint32_t step) { return record(&index->steps, step); }
+
+const hvdc_gemm_input *hvdc_index_input(const hvdc_index *index, uint32_t input) {
+    return record(&index->inputs, input);
+}
+
+uint32_t hvdc_index_find_input(const hvdc_index *index, const char *name) {
+    for (uint32_t i = 0; i < index->inputs.count; i++)
+        if (strcmp(index->strings + hvdc_index_input(index, i)->name, name) == 0) return i;
+    return HVDC_NONE;
+}
 
 uint32_t hvdc_index_find(const hvdc_index *index, const char *name) {
     uint32_t low = 0, high = index->tensors.count;

@@ -14,7 +14,8 @@ typedef struct hvdc_table {
 typedef struct hvdc_index {
     const hvdc_header *header;
     const hvdc_geometry *geometry;
-    hvdc_table files, tensors, steps;
+    const hvdc_calibration *calibration; /* NULL: uncalibrated */
+    hvdc_table files, tensors, steps, inputs;
     const char *strings; /* ends with a zero byte */
     uint32_t string_bytes;
     uint32_t *by_name;    /* tensor ids in the order of their names; owns the only allocation */
@@ -31,14 +32,26 @@ const hvdc_file *hvdc_index_file(const hvdc_index *index, uint32_t file);
 const hvdc_tensor *hvdc_index_tensor(const hvdc_index *index, uint32_t tensor);
 const hvdc_step *hvdc_index_step(const hvdc_index *index, uint32_t step);
 
-/* Tensor id, or HVDC_NONE. */
+const hvdc_gemm_input *hvdc_index_input(const hvdc_index *index, uint32_t input);
+
+/* Tensor id, GEMM input, or HVDC_NONE. */
 uint32_t hvdc_index_find(const hvdc_index *index, const char *name);
+uint32_t hvdc_index_find_input(const hvdc_index *index, const char *name);
 
 /* SHA-256 of index.bin with the checksum field zero: what that field has to hold. */
 void hvdc_index_checksum(const uint8_t *data, uint64_t bytes, uint8_t digest[32]);
 
 /* The checks of the records (index_check.c), once the tables are known. Fills is_scale, by_name, adaln and head. */
 enum hvdc_code hvdc_index_check(hvdc_index *index, hvdc_error *error);
+
+/* The last of them (index_calibration.c): nothing to check without calibration. */
+enum hvdc_code hvdc_index_check_calibration(const hvdc_index *index, hvdc_error *error);
+
+/* The string at a reference, and its length, at most HVDC_TEXT_LIMIT + 1; NULL if no string starts there. */
+const char *hvdc_index_text_at(const hvdc_index *index, uint32_t reference, size_t *length);
+
+/* Whether a text is a canonical name. */
+bool hvdc_index_is_name(const char *text, size_t length);
 
 /* The smallest multiple of `alignment` that is >= value; value + alignment must not overflow. */
 static inline uint64_t hvdc_align_up(uint64_t value, uint64_t alignment) {

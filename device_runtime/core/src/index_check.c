@@ -21,8 +21,7 @@ static bool multiply(uint64_t *product, uint64_t value) {
     return true;
 }
 
-/* The string at a reference, and its length, at most HVDC_TEXT_LIMIT + 1; NULL if no string starts there. */
-static const char *text_at(const hvdc_index *index, uint32_t reference, size_t *length) {
+const char *hvdc_index_text_at(const hvdc_index *index, uint32_t reference, size_t *length) {
     if (reference >= index->string_bytes || (reference > 0 && index->strings[reference - 1u] != 0)) return NULL;
     const char *text = index->strings + reference;
     size_t n = 0;
@@ -51,7 +50,7 @@ static bool is_dotted(const char *text, size_t length, bool (*is_char)(char)) {
     return in_word;
 }
 
-static bool is_name(const char *text, size_t length) {
+bool hvdc_index_is_name(const char *text, size_t length) {
     return length <= HVDC_TEXT_LIMIT && is_dotted(text, length, is_name_char);
 }
 
@@ -81,20 +80,28 @@ static enum hvdc_code check_geometry(const hvdc_index *index, hvdc_error *error)
     return HVDC_E_OK;
 }
 
-static enum hvdc_code check_file(const hvdc_index *index, uint32_t i, uint32_t first, uint32_t *regions,
+/* How many files of these kinds there are so far. */
+typedef struct file_counts {
+    uint32_t regions, calibrations;
+} file_counts;
+
+static enum hvdc_code check_file(const hvdc_index *index, uint32_t i, uint32_t first, file_counts *counts,
                                  hvdc_error *error) {
     const hvdc_file *f = hvdc_index_file(index, i);
     uint32_t layers = index->geometry->layers;
     size_t length;
-    const char *path = text_at(index, f->path, &length);
+    const char *path = hvdc_index_text_at(index, f->path, &length);
     if (path == NULL) REFUSE(INDEX_STRING, "file %" PRIu32 ": no string starts at %" PRIu32, i, f->path);
     if (!is_path(path, length)) REFUSE(INDEX_PATH, "file %" PRIu32 ": \"%.*s\"", i, (int)length, path);
     bool in_model = f->first_block == HVDC_NONE && f->block_count == 0;
     if (f->kind == HVDC_FILE_KIND_REGION) { /* region i is block i */
-        in_model = f->first_block == *regions && f->block_count == 1u && f->first_block < layers;
-        (*regions)++;
+        in_model = f->first_block == counts->regions && f->block_count == 1u && f->first_block < layers;
+        counts->regions++;
     } else if (f->kind == HVDC_FILE_KIND_ADAPTER) {
         in_model = f->block_count > 0 && f->block_count <= layers && f->first_block <= layers - f->block_count;
+    } else if (f->kind == HVDC_FILE_KIND_CALIBRATION) { /* unknown without the feature bit, as to version 1.0 */
+        in_model = in_model && index->calibration != NULL;
+        counts->calibrations++;
     }
     if (!HVDC_FILE_KIND_KNOWN(f->kind) || !in_model)
         REFUSE(INDEX_FILE_RECORD, "file %" PRIu32 ": kind %" PRIu32 " with %" PRIu32 " blocks from %" PRIu32, i,
@@ -113,19 +120,23 @@ static enum hvdc_code check_file(const hvdc_index *index, uint32_t i, uint32_t f
 }
 
 static enum hvdc_code check_files(const hvdc_index *index, hvdc_error *error) {
-    uint32_t first = 0, regions = 0;
+    uint32_t first = 0, calibrations = index->calibration != NULL ? 1u : 0u;
+    file_counts counts = {0};
     if (index->files.count == 0) REFUSE(INDEX_FILE_RECORD, "there is no file");
     for (uint32_t i = 0; i < index->files.count; i++) {
-        enum hvdc_code code = check_file(index, i, first, &regions, error);
+        enum hvdc_code code = check_file(index, i, first, &counts, error);
         if (code != HVDC_E_OK) return code;
         first += hvdc_index_file(index, i)->tensor_count;
     }
     if (first != index->tensors.count)
         REFUSE(INDEX_FILE_RECORD, "files: expected %" PRIu32 " tensors in all, found %" PRIu32, index->tensors.count,
                first);
-    if (regions != index->geometry->layers)
+    if (counts.regions != index->geometry->layers)
         REFUSE(INDEX_FILE_RECORD, "files: expected %" PRIu32 " regions, found %" PRIu32, index->geometry->layers,
-               regions);
+               counts.regions);
+    if (counts.calibrations != calibrations)
+        REFUSE(INDEX_FILE_RECORD, "files: expected %" PRIu32 " calibrations, found %" PRIu32, calibrations,
+               counts.calibrations);
     return HVDC_E_OK;
 }
 
@@ -166,13 +177,13 @@ static enum hvdc_code check_tensor_record(const hvdc_index *index, uint32_t i, u
 static enum hvdc_code check_tensor(const hvdc_index *index, uint32_t i, uint32_t file, hvdc_error *error) {
     const hvdc_tensor *t = hvdc_index_tensor(index, i);
     size_t length = 0, linear_length = 0;
-    const char *name = text_at(index, t->name, &length), *linear = NULL;
+    const char *name = hvdc_index_text_at(index, t->name, &length), *linear = NULL;
     if (name == NULL) REFUSE(INDEX_STRING, "tensor %" PRIu32 ": no string starts at %" PRIu32, i, t->name);
-    if (!is_name(name, length)) REFUSE(INDEX_NAME, "tensor %" PRIu32 ": \"%.*s\"", i, (int)length, name);
+    if (!hvdc_index_is_name(name, length)) REFUSE(INDEX_NAME, "tensor %" PRIu32 ": \"%.*s\"", i, (int)length, name);
     if (t->linear != HVDC_NONE) {
-        linear = text_at(index, t->linear, &linear_length);
+        linear = hvdc_index_text_at(index, t->linear, &linear_length);
         if (linear == NULL) REFUSE(INDEX_STRING, "tensor %" PRIu32 ": no string starts at %" PRIu32, i, t->linear);
-        if (!is_name(linear, linear_length))
+        if (!hvdc_index_is_name(linear, linear_length))
             REFUSE(INDEX_STRING, "tensor %" PRIu32 ": linear \"%.*s\"", i, (int)linear_length, linear);
     }
     enum hvdc_code code = check_tensor_record(index, i, file, error);
@@ -315,10 +326,13 @@ static enum hvdc_code check_totals(const hvdc_index *index, hvdc_error *error) {
         good = add(&kinds[t->kind - 1u], t->bytes) && good;
     }
     for (uint32_t i = 0; i < index->files.count; i++) good = add(&data, hvdc_index_file(index, i)->bytes) && good;
-    for (uint32_t k = 0; k < HVDC_TENSOR_KINDS; k++)
-        if (!good || kinds[k] != index->geometry->kind_bytes[k])
+    for (uint32_t k = 0; k < HVDC_TENSOR_KINDS; k++) {
+        uint64_t recorded = index->calibration != NULL ? index->calibration->bytes : 0; /* the kind after geometry's */
+        if (k < HVDC_GEOMETRY_KINDS) recorded = index->geometry->kind_bytes[k];
+        if (!good || kinds[k] != recorded)
             REFUSE(INDEX_TOTALS, "kind %" PRIu32 ": expected %" PRIu64 " bytes, found %" PRIu64, k + 1u, kinds[k],
-                   index->geometry->kind_bytes[k]);
+                   recorded);
+    }
     if (data != index->geometry->data_bytes)
         REFUSE(INDEX_TOTALS, "data_bytes: expected %" PRIu64 ", found %" PRIu64, data, index->geometry->data_bytes);
     return HVDC_E_OK;
@@ -351,5 +365,6 @@ enum hvdc_code hvdc_index_check(hvdc_index *index, hvdc_error *error) {
     if (code == HVDC_E_OK) code = check_steps(index, error);
     if (code == HVDC_E_OK) code = check_totals(index, error);
     if (code == HVDC_E_OK) code = check_schedule(index, error);
+    if (code == HVDC_E_OK) code = hvdc_index_check_calibration(index, error);
     return code;
 }

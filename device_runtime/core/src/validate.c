@@ -1,6 +1,7 @@
 /* The deep checks: every byte of the data files. The order, which the Python validator shares: file by file in table
- * order; in a file its hash, then for each tensor in id order the gap before it, its padding, its values; then the gap
- * after the last tensor. The first fault is the answer. */
+ * order; in a file its hash, then for each tensor in id order the gap before it, its padding, its values, what
+ * calibration asks of them; then the gap after the last tensor. The first fault is the answer. */
+#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -117,6 +118,59 @@ static enum hvdc_code check_values(const stored *s, hvdc_error *error) {
     return HVDC_E_OK;
 }
 
+/* Whether an engine may divide by it: FLT_MIN, 2^-126, is the smallest normal number. */
+static bool is_divisor(float value) { return isfinite(value) && value >= FLT_MIN; }
+
+/* One scale of the table: 0 where its input does not exist; `first` is that of the first step of the same expert. */
+static bool is_activation_scale(float value, float first, bool exists, bool per_expert) {
+    static const float zero = 0.0f;
+    if (!exists) return memcmp(&value, &zero, sizeof zero) == 0; /* -0.0 is not it */
+    return is_divisor(value) && (!per_expert || memcmp(&value, &first, sizeof first) == 0);
+}
+
+static uint32_t first_step_of(const hvdc_index *index, uint32_t expert) {
+    uint32_t step = 0;
+    while (hvdc_index_step(index, step)->expert != expert) step++;
+    return step;
+}
+
+static enum hvdc_code check_activation_scales(const hvdc_artifact *artifact, const stored *s, hvdc_error *error) {
+    const hvdc_index *index = &artifact->index;
+    for (uint32_t step = 0; step < index->geometry->steps; step++) {
+        uint32_t expert = hvdc_index_step(index, step)->expert, first = first_step_of(index, expert);
+        for (uint32_t block = 0; block < index->geometry->layers; block++)
+            for (uint32_t i = 0; i < index->inputs.count; i++) {
+                const hvdc_gemm_input *input = hvdc_index_input(index, i);
+                float value = hvdc_artifact_activation_scale(artifact, step, block, i);
+                float at_first = hvdc_artifact_activation_scale(artifact, first, block, i);
+                bool exists = ((uint32_t)input->experts >> expert & 1u) != 0;
+                if (!is_activation_scale(value, at_first, exists, input->per == HVDC_SCALE_PER_EXPERT))
+                    return hvdc_refuse(error, HVDC_E_DATA_CALIBRATION, s->path,
+                                       "%s: step %" PRIu32 ", block %" PRIu32 ", %s is %g", s->name, step, block,
+                                       index->strings + input->name, (double)value);
+            }
+    }
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code check_smoothing(const stored *s, hvdc_error *error) {
+    for (uint64_t i = 0; i < s->tensor->bytes / sizeof(float); i++) {
+        float value;
+        memcpy(&value, s->data + i * sizeof value, sizeof value);
+        if (!is_divisor(value))
+            return hvdc_refuse(error, HVDC_E_DATA_CALIBRATION, s->path, "element %" PRIu64 " of %s is %g", i, s->name,
+                               (double)value);
+    }
+    return HVDC_E_OK;
+}
+
+static enum hvdc_code check_calibration(const hvdc_artifact *artifact, uint32_t id, const stored *s,
+                                        hvdc_error *error) {
+    if (s->tensor->kind != HVDC_TENSOR_KIND_CALIBRATION) return HVDC_E_OK;
+    return id == artifact->index.calibration->table ? check_activation_scales(artifact, s, error)
+                                                    : check_smoothing(s, error);
+}
+
 static enum hvdc_code check_file(const hvdc_artifact *artifact, uint32_t i, hvdc_error *error) {
     const hvdc_file *file = hvdc_index_file(&artifact->index, i);
     hvdc_span span;
@@ -135,6 +189,7 @@ static enum hvdc_code check_file(const hvdc_artifact *artifact, uint32_t i, hvdc
         code = check_gap(&span, end, t->offset, error);
         if (code == HVDC_E_OK) code = check_padding(&s, error);
         if (code == HVDC_E_OK) code = check_values(&s, error);
+        if (code == HVDC_E_OK) code = check_calibration(artifact, id, &s, error);
         end = t->offset + t->bytes;
     }
     return code == HVDC_E_OK ? check_gap(&span, end, span.bytes, error) : code;

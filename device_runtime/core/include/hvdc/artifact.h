@@ -64,7 +64,8 @@ enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifac
 /* Release everything. NULL is allowed. */
 void hvdc_artifact_close(hvdc_artifact *artifact);
 
-/* Check every byte of the data files: hashes, padding, scales, no -128, no NaN or Inf. Reads everything twice. */
+/* Check every byte of the data files: hashes, padding, scales, no -128, no NaN or Inf, activation
+ * scales that an engine can use. Reads everything twice. */
 enum hvdc_code hvdc_artifact_validate_deep(const hvdc_artifact *artifact, hvdc_error *error);
 
 const hvdc_header *hvdc_artifact_header(const hvdc_artifact *artifact);
@@ -107,6 +108,22 @@ const float *hvdc_artifact_adaln(const hvdc_artifact *artifact, uint32_t step, u
 
 /* Row of a step's output head, or NULL: 2 * width floats: shift, scale. */
 const float *hvdc_artifact_head(const hvdc_artifact *artifact, uint32_t step);
+
+/* Where the activation scales come from and how they were chosen (`mode`), or NULL: then the artifact is uncalibrated,
+ * and an engine that quantises activations cannot execute it. */
+const hvdc_calibration *hvdc_artifact_calibration(const hvdc_artifact *artifact);
+
+/* GEMM inputs: 0 if uncalibrated. Their records by index; NULL beyond the last one. The index of the one of that name,
+ * or HVDC_NONE: a linear search, so ask once. */
+uint32_t hvdc_artifact_gemm_input_count(const hvdc_artifact *artifact);
+const hvdc_gemm_input *hvdc_artifact_gemm_input(const hvdc_artifact *artifact, uint32_t input);
+uint32_t hvdc_artifact_find_gemm_input(const hvdc_artifact *artifact, const char *name);
+
+/* Scales of a step and block, one for each GEMM input, or NULL. A scale is 0 where the input does not exist. */
+const float *hvdc_artifact_activation_scales(const hvdc_artifact *artifact, uint32_t step, uint32_t block);
+
+/* One of them; 0 if there is none. */
+float hvdc_artifact_activation_scale(const hvdc_artifact *artifact, uint32_t step, uint32_t block, uint32_t input);
 
 #ifdef __cplusplus
 }

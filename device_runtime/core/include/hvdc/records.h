@@ -9,8 +9,9 @@
 
 #define HVDC_INDEX_MAGIC {0x48, 0x56, 0x44, 0x43, 0x49, 0x44, 0x58, 0x00}
 #define HVDC_INDEX_MAJOR 1u
-#define HVDC_INDEX_MINOR 0u
-#define HVDC_KNOWN_FEATURES 0ull
+#define HVDC_INDEX_MINOR 1u
+#define HVDC_KNOWN_FEATURES 1ull
+#define HVDC_FEATURE_CALIBRATION 1ull
 #define HVDC_NONE 0xffffffffu
 #define HVDC_MAX_DIMS 5u
 #define HVDC_SECTION_REQUIRED 1u
@@ -19,7 +20,13 @@
 #define HVDC_TEXT_LIMIT 200u
 #define HVDC_ADALN_NAME "schedule.adaln"
 #define HVDC_HEAD_NAME "schedule.head"
-#define HVDC_TENSOR_KINDS 7u
+#define HVDC_ACTIVATION_SCALES_NAME "calibration.activation_scales"
+#define HVDC_SMOOTHING_PREFIX "calibration.smooth."
+#define HVDC_SECTION_KINDS 7u
+#define HVDC_TENSOR_KINDS 8u
+#define HVDC_GEOMETRY_KINDS 7u
+#define HVDC_MAX_GEMM_INPUTS 256u
+#define HVDC_CALIBRATION_OTHER_GEOMETRY 1u
 
 enum hvdc_section_kind {
     HVDC_SECTION_GEOMETRY = 1,
@@ -27,16 +34,19 @@ enum hvdc_section_kind {
     HVDC_SECTION_TENSORS = 3,
     HVDC_SECTION_STEPS = 4,
     HVDC_SECTION_STRINGS = 5,
+    HVDC_SECTION_CALIBRATION = 6,
+    HVDC_SECTION_GEMM_INPUTS = 7,
 };
-#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u)
+#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u)
 
 enum hvdc_file_kind {
     HVDC_FILE_KIND_REGION = 1,
     HVDC_FILE_KIND_ADAPTER = 2,
     HVDC_FILE_KIND_HOST = 3,
     HVDC_FILE_KIND_SCHEDULE = 4,
+    HVDC_FILE_KIND_CALIBRATION = 5,
 };
-#define HVDC_FILE_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u)
+#define HVDC_FILE_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u)
 
 enum hvdc_tensor_kind {
     HVDC_TENSOR_KIND_ATTENTION_BASE = 1,
@@ -46,8 +56,9 @@ enum hvdc_tensor_kind {
     HVDC_TENSOR_KIND_BLOCK_OTHER = 5,
     HVDC_TENSOR_KIND_HOST = 6,
     HVDC_TENSOR_KIND_SCHEDULE = 7,
+    HVDC_TENSOR_KIND_CALIBRATION = 8,
 };
-#define HVDC_TENSOR_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u)
+#define HVDC_TENSOR_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u)
 
 enum hvdc_dtype {
     HVDC_DTYPE_INT8 = 1,
@@ -63,6 +74,20 @@ enum hvdc_expert {
 };
 #define HVDC_EXPERT_KNOWN(v) ((v) == 0u || (v) == 1u || (v) == 2u)
 
+enum hvdc_calibration_mode {
+    HVDC_CALIBRATION_MODE_GLOBAL = 1,
+    HVDC_CALIBRATION_MODE_PER_STEP = 2,
+    HVDC_CALIBRATION_MODE_PERCENTILE = 3,
+    HVDC_CALIBRATION_MODE_MSE = 4,
+};
+#define HVDC_CALIBRATION_MODE_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u)
+
+enum hvdc_scale_per {
+    HVDC_SCALE_PER_STEP = 1,
+    HVDC_SCALE_PER_EXPERT = 2,
+};
+#define HVDC_SCALE_PER_KNOWN(v) ((v) == 1u || (v) == 2u)
+
 /* Size of an element; 0 for an unknown dtype. */
 #define HVDC_DTYPE_BYTES(v) ((v) == 1u ? 1u : (v) == 2u ? 4u : (v) == 3u ? 8u : 0u)
 
@@ -71,7 +96,8 @@ enum hvdc_expert {
     (((f) == 1u && ((t) == 1u || (t) == 2u || (t) == 3u || (t) == 5u)) || \
      ((f) == 2u && ((t) == 4u)) || \
      ((f) == 3u && ((t) == 6u)) || \
-     ((f) == 4u && ((t) == 7u)))
+     ((f) == 4u && ((t) == 7u)) || \
+     ((f) == 5u && ((t) == 8u)))
 
 /* First bytes of index.bin. */
 typedef struct hvdc_header {
@@ -303,5 +329,56 @@ static_assert(offsetof(hvdc_step, expert) == 20, "expert");
     X(f32, sigma_next, 1) \
     X(f32, step_size, 1) \
     X(u32, expert, 1)
+
+/* Where the activation scales are and what they come from; one record, in calibrated artifacts only. */
+typedef struct hvdc_calibration {
+    uint32_t table; /* id of the activation scales: FP32 [steps, layers, inputs] */
+    uint32_t mode; /* enum hvdc_calibration_mode */
+    uint32_t flags; /* bit 0: the model was run at another size than the artifact's */
+    uint32_t inputs; /* GEMM inputs, at least 1 */
+    uint32_t frames; /* frames of the videos that the model was run at */
+    uint32_t height; /* their rows, pixels */
+    uint32_t video_width; /* their columns, pixels */
+    uint32_t smoothed_sites; /* tensors of smoothing factors, which a runtime does not need */
+    double percentile; /* with mode PERCENTILE above 0, at most 100; else 0 */
+    uint64_t bytes; /* bytes of tensors of kind CALIBRATION */
+} hvdc_calibration;
+static_assert(sizeof(hvdc_calibration) == 48, "hvdc_calibration");
+static_assert(offsetof(hvdc_calibration, table) == 0, "table");
+static_assert(offsetof(hvdc_calibration, mode) == 4, "mode");
+static_assert(offsetof(hvdc_calibration, flags) == 8, "flags");
+static_assert(offsetof(hvdc_calibration, inputs) == 12, "inputs");
+static_assert(offsetof(hvdc_calibration, frames) == 16, "frames");
+static_assert(offsetof(hvdc_calibration, height) == 20, "height");
+static_assert(offsetof(hvdc_calibration, video_width) == 24, "video_width");
+static_assert(offsetof(hvdc_calibration, smoothed_sites) == 28, "smoothed_sites");
+static_assert(offsetof(hvdc_calibration, percentile) == 32, "percentile");
+static_assert(offsetof(hvdc_calibration, bytes) == 40, "bytes");
+#define HVDC_CALIBRATION_FIELDS(X) \
+    X(u32, table, 1) \
+    X(u32, mode, 1) \
+    X(u32, flags, 1) \
+    X(u32, inputs, 1) \
+    X(u32, frames, 1) \
+    X(u32, height, 1) \
+    X(u32, video_width, 1) \
+    X(u32, smoothed_sites, 1) \
+    X(f64, percentile, 1) \
+    X(u64, bytes, 1)
+
+/* A GEMM input: a column of the activation scales. Its number is its index in the section. */
+typedef struct hvdc_gemm_input {
+    uint32_t name; /* string: canonical name */
+    uint16_t per; /* enum hvdc_scale_per */
+    uint16_t experts; /* bit e: it exists in steps of enum hvdc_expert e */
+} hvdc_gemm_input;
+static_assert(sizeof(hvdc_gemm_input) == 8, "hvdc_gemm_input");
+static_assert(offsetof(hvdc_gemm_input, name) == 0, "name");
+static_assert(offsetof(hvdc_gemm_input, per) == 4, "per");
+static_assert(offsetof(hvdc_gemm_input, experts) == 6, "experts");
+#define HVDC_GEMM_INPUT_FIELDS(X) \
+    X(u32, name, 1) \
+    X(u16, per, 1) \
+    X(u16, experts, 1)
 
 #endif

@@ -1,0 +1,1 @@
+"""Largest magnitudes and histograms of every GEMM input along a trajectory, and the scales that follow from them."""

@@ -1,0 +1,102 @@
+"""The watcher that is shown a trajectory's GEMM operands and keeps reductions of them on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from quant.calibration.histogram import BINS, FIRST, SHIFT
+from quant.calibration.statistics import Statistics
+from quant.fused import fused
+from quant.gemms import gemm_inputs, gemm_outputs
+from quant.paths.arithmetic import At
+from quant.paths.weights import Weights
+
+SAMPLED_TOKENS = 256
+"""Histograms take at most about so many rows of a tensor, evenly spread; maxima take all."""
+
+
+class NonFiniteActivationError(ValueError):
+    """NaN or Inf on the way. ``step``, ``block`` and ``name`` (a GEMM input) are those of the first."""
+
+    def __init__(self, step: int, block: int, name: str) -> None:
+        super().__init__(f"NaN or Inf at step {step}, block {block}, {name}")
+        self.step = step
+        self.block = block
+        self.name = name
+
+
+class StatisticsWatcher:
+    """Collects `Statistics` of the trajectories that it is shown. Nothing that it keeps has the size of an
+    activation."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._inputs, self._outputs = gemm_inputs(weights.shape), gemm_outputs(weights.shape)
+        self._column = {i.name: n for n, i in enumerate(self._inputs)}
+        self._output_column = {name: n for n, name in enumerate(self._outputs)}
+        steps, layers, device = len(weights.steps), weights.shape.layers, weights.device
+        self._channels = {i.name: torch.zeros((steps, layers, i.channels), device=device) for i in self._inputs}
+        self._histogram = torch.zeros((steps, layers, len(self._inputs), BINS), dtype=torch.int64, device=device)
+        self._output = torch.zeros((steps, layers, len(self._outputs)), device=device)
+        self._seen: dict[str, int] = {}
+
+    def operand(self, at: At, name: str, x: Tensor) -> None:
+        self._seen.setdefault(name, len(self._seen))
+        largest = _largest(x, 0)
+        kept = self._channels[name][at.step, at.block]
+        torch.maximum(kept, largest, out=kept)
+        sample = x[:: -(-x.shape[0] // SAMPLED_TOKENS)]
+        self._histogram[at.step, at.block, self._column[name]] += count(sample)
+
+    def output(self, at: At, name: str, y: Tensor) -> None:
+        kept = self._output[at.step, at.block, self._output_column[name]]
+        torch.maximum(kept, _largest(y), out=kept)
+
+    def scores(self, at: At, attn: str, query: Tensor, key: Tensor) -> None:
+        q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=-1) for x in (query, key))
+        kept = self._output[at.step, at.block, self._output_column[f"{attn}.scores_bound"]]
+        torch.maximum(kept, (q * k).amax(), out=kept)
+
+    def check(self, step: int) -> None:
+        """Whether everything seen in a step was finite; waits for the device. Raises NonFiniteActivationError."""
+        names = sorted(self._seen, key=self._seen.__getitem__)
+        finite = torch.stack([self._channels[name][step].isfinite().all(dim=-1) for name in names], dim=-1)
+        if bool(finite.all()):
+            return
+        block, first = (int(i) for i in torch.nonzero(~finite)[0])
+        raise NonFiniteActivationError(step, block, names[first])
+
+    def statistics(self) -> Statistics:
+        """What was collected, with the numbers of an expert's inputs in all steps of the expert."""
+        channels = {name: values.cpu().numpy() for name, values in self._channels.items()}
+        histogram, outputs = self._histogram.cpu().numpy(), self._output.cpu().numpy()
+        for expert in dict.fromkeys(step.expert for step in self._weights.steps):
+            steps = [n for n, step in enumerate(self._weights.steps) if step.expert == expert]
+            for n, i in enumerate(self._inputs):
+                if i.per == "expert":
+                    channels[i.name][steps] = channels[i.name][steps].max(axis=0)
+                    histogram[steps, :, n] = histogram[steps, :, n].sum(axis=0)
+        return Statistics(self._inputs, self._outputs, channels, histogram, outputs)
+
+
+def _largest(x: Tensor, dim: int | None = None) -> Tensor:
+    """max |x|, FP32. One pass on a GPU; on a CPU that function is several times slower than two passes."""
+    if x.is_cuda:
+        norm: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=dim)
+        return norm.float()
+    return (x.abs().amax() if dim is None else x.abs().amax(dim=dim)).float()
+
+
+def count(x: Tensor) -> Tensor:
+    """int64 ``[BINS]``: how many values of any float tensor lie in each bin."""
+    index = _index(x)
+    if x.is_cuda:  # bincount would wait for the device
+        return torch.histc(index.float(), BINS, -0.5, BINS - 0.5).long()
+    return torch.bincount(index.flatten(), minlength=BINS)
+
+
+@fused
+def _index(x: Tensor) -> Tensor:
+    bits = x.float().abs().view(torch.int32)
+    return ((bits >> SHIFT) - FIRST).clamp(0, BINS - 1)
