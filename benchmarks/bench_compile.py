@@ -14,13 +14,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-from benchmarks.report import write_section
+from benchmarks.report import Line, lines_table, say, write_section
 from exporters.model import DCM_WAN21_1_3B
 from exporters.synth import write_checkpoint
 from exporters.tensor import from_array
@@ -34,17 +34,6 @@ CORES = 2
 REPEATS = 3
 DEPTH_REPEATS = 7
 LAYERS = (2, 8, 30)
-
-
-@dataclass(frozen=True)
-class Line:
-    """One figure with its goal."""
-
-    what: str
-    value: str
-    goal: str
-    holds: bool
-    how: str
 
 
 def main() -> None:
@@ -63,19 +52,15 @@ def main() -> None:
             checkpoint.unlink()
     lines.append(_against_gguf())
     lines.append(_linearity(directory))
-    text = _report(lines)
+    text = lines_table(lines)
     print(text)
-    write_section(Path("docs/BENCHMARKS.md"), "Compiling", "make bench-compile", text)
-
-
-def _say(text: str) -> None:
-    print(f"bench: {text}", file=sys.stderr, flush=True)
+    write_section(Path("docs/BENCHMARKS.md"), "Compiling", "make bench-compile", text, ("hvdc", "numpy", "gguf"))
 
 
 def _checkpoint(directory: Path, dtype: str) -> Path:
     path = directory / f"full-{dtype}.safetensors"
     if not path.exists():
-        _say(f"writing {path}")
+        say(f"writing {path}")
         write_checkpoint(path, DCM_WAN21_1_3B, dtype=dtype, seed=0)
     return path
 
@@ -98,7 +83,7 @@ def _compile_lines(directory: Path, checkpoint: Path, dtype: str) -> list[Line]:
     hvdc = [sys.executable, "-m", "hvdc", "compile", str(checkpoint), "-o", str(output), "--quiet"]
     sizes, written = directory / "sizes.txt", directory / "pass"
     passing = [sys.executable, "-m", "benchmarks.bench_compile_pass", str(checkpoint), str(sizes), str(written)]
-    _say(f"compiling {checkpoint.name}, {REPEATS} times, alternating with one pass over the same bytes")
+    say(f"compiling {checkpoint.name}, {REPEATS} times, alternating with one pass over the same bytes")
     _run(hvdc, output)  # warms the page cache, and tells which files the pass has to write
     sizes.write_text("".join(f"{f.stat().st_size}\n" for f in sorted(output.rglob("*")) if f.is_file()))
     ours, passes, peak = [], [], 0
@@ -107,7 +92,7 @@ def _compile_lines(directory: Path, checkpoint: Path, dtype: str) -> list[Line]:
         seconds, resident = _run(hvdc, output)
         ours.append(seconds)
         peak = max(peak, resident)
-        _say(f"pass {passes[-1]:.1f} s, compile {seconds:.1f} s, peak {resident >> 20} MiB")
+        say(f"pass {passes[-1]:.1f} s, compile {seconds:.1f} s, peak {resident >> 20} MiB")
     for made in (output, written):
         shutil.rmtree(made)
     sizes.unlink()
@@ -132,7 +117,7 @@ def _best(work: Callable[[], object]) -> float:
 
 def _against_gguf() -> Line:
     """Quantise and tile one block's linears, on two threads, against gguf's Q8_0 on one and on two threads."""
-    _say("quantising one block's linears with hvdc and gguf")
+    say("quantising one block's linears with hvdc and gguf")
     g, rng = DCM_WAN21_1_3B, np.random.default_rng(0)
     shapes = [(g.width, g.width)] * 8 + [(g.ffn_width, g.width), (g.width, g.ffn_width)]
     weights = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
@@ -167,11 +152,11 @@ def _linearity(directory: Path) -> Line:
     output = directory / "layers.hvdc"
     checkpoints = {}
     for layers in LAYERS:
-        _say(f"writing {layers} layers")
+        say(f"writing {layers} layers")
         path = directory / f"layers-{layers}.safetensors"
         geometry = replace(DCM_WAN21_1_3B, layers=layers)
         checkpoints[layers] = write_checkpoint(path, geometry, dtype="bf16", overwrite=True)
-    _say(f"compiling {', '.join(map(str, LAYERS))} layers, {DEPTH_REPEATS} times")
+    say(f"compiling {', '.join(map(str, LAYERS))} layers, {DEPTH_REPEATS} times")
     for _ in range(DEPTH_REPEATS):
         for layers, written in checkpoints.items():
             shutil.rmtree(output, ignore_errors=True)
@@ -190,12 +175,6 @@ def _linearity(directory: Path) -> Line:
     shown = ", ".join(f"{layers} layers {cost:.2f} ns" for layers, cost in costs.items())
     how = f"wall time of the build for each parameter, fastest of {DEPTH_REPEATS}, against their mean: {shown}"
     return Line("largest deviation from linear cost", f"{spread:.0%}", "≤ 15 %", spread <= 0.15, how)
-
-
-def _report(lines: list[Line]) -> str:
-    rows = ["| figure | value | goal | holds | how |", "|---|---|---|---|---|"]
-    rows += [f"| {x.what} | **{x.value}** | {x.goal} | {'yes' if x.holds else 'NO'} | {x.how} |" for x in lines]
-    return "\n".join(rows)
 
 
 if __name__ == "__main__":

@@ -5,31 +5,61 @@ from __future__ import annotations
 import os
 import platform
 import re
+import sys
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from hvdc import __version__
 
 TITLE = (
     "# Benchmarks\n\nEvery figure here is the output of the command named above it. Ratios compare within one run.\n"
 )
-LIBRARIES = ("hvdc", "numpy", "gguf")
 
 
-def machine() -> str:
+@dataclass(frozen=True)
+class Line:
+    """One figure with its goal."""
+
+    what: str
+    value: str
+    goal: str
+    holds: bool
+    how: str
+
+
+def lines_table(lines: list[Line]) -> str:
+    """The figures as a Markdown table."""
+    rows = ["| figure | value | goal | holds | how |", "|---|---|---|---|---|"]
+    rows += [f"| {x.what} | **{x.value}** | {x.goal} | {'yes' if x.holds else 'NO'} | {x.how} |" for x in lines]
+    return "\n".join(rows)
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+def machine(libraries: tuple[str, ...]) -> str:
     """Processor, cores, memory, and versions, on one line."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists() and (found := re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)):
         model = found.group(1)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in LIBRARIES)
+    versions = ", ".join(f"{name} {_version(name)}" for name in libraries)
     cores = len(os.sched_getaffinity(0))
     return f"{model}, {cores} cores, {memory:.0f} GiB; Python {platform.python_version()}, {versions}"
 
 
-def write_section(path: Path, title: str, command: str, text: str) -> None:
+def _version(name: str) -> str:
+    return __version__ if name == "hvdc" else metadata.version(name)
+
+
+def write_section(path: Path, title: str, command: str, text: str, libraries: tuple[str, ...]) -> None:
     """Replace (or append) the section ``title`` of the document."""
     document = path.read_text("utf-8") if path.exists() else TITLE
-    section = f"## {title}\n\n`{command}` on {machine()}:\n\n{text}\n"
+    section = f"## {title}\n\n`{command}` on {machine(libraries)}:\n\n{text}\n"
     pattern = re.compile(rf"^## {re.escape(title)}\n.*?(?=^## |\Z)", re.MULTILINE | re.DOTALL)
     if pattern.search(document):
         document = pattern.sub(lambda _: section + "\n", document)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from hvdc.artifact.calibration import CalibrationDType
+from hvdc.cli.calibration_options import parse_seeds, say_for
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
-from hvdc.config import load_config
+from hvdc.config import SCALE_MODES, load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
-from hvdc.pipeline.prepare import Prepared, Request, parameters, prepare
+from hvdc.pipeline.prepare import Prepared, Request, decide, parameters, prepare
 from hvdc.plan.memory import Row, WeightBytes, memory_table
 from hvdc.targets import target_names
 
@@ -38,6 +41,16 @@ SHOWN_LINEARS = 12
 @click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]")
 @click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.")
 @click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say.")
+@click.option("--prompts", type=click.Path(path_type=Path), help="Calibrate with these prompt embeddings.")
+@click.option("--calibration", type=click.Path(path_type=Path), help="Take activation scales from `hvdc calibrate`.")
+@click.option("--scale-mode", type=click.Choice(SCALE_MODES), help="How scales follow from it.  [default: per-step]")
+@click.option("--smooth", type=float, metavar="STRENGTH", help="Move outliers into the weights: 0 to 1, 0.5 is usual.")
+@click.option("--allow-geometry", is_flag=True, help="Take a calibration that was run at another video size.")
+@click.option("--prompts-limit", type=click.IntRange(1), help="Calibrate with the first N prompts only.")
+@click.option("--seeds", default="0", show_default=True, help="Noise seeds to calibrate with: 0,1,7 or 0:4.")
+@click.option("--device", default="cpu", show_default=True, help="Where to calibrate: cpu, cuda, or cuda:N.")
+@click.option("--dtype", type=click.Choice(get_args(CalibrationDType)), default="fp32", show_default=True,
+              help="What the GEMMs compute in while calibrating.")  # fmt: skip
 @click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
 @click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, write nothing.")
@@ -51,6 +64,13 @@ def command(
     adapter: Path | None,
     config_file: Path | None,
     settings: tuple[str, ...],
+    prompts: Path | None,
+    calibration: Path | None,
+    allow_geometry: bool,
+    prompts_limit: int | None,
+    seeds: str,
+    device: str,
+    dtype: CalibrationDType,
     jobs: int,
     dry_run: bool,
     resume: bool,
@@ -68,6 +88,7 @@ def command(
     Examples:
       hvdc compile DCM_WAN/transformer -o dcm.hvdc
       hvdc compile wan.safetensors --adapter detail_lora.safetensors -o dcm.hvdc
+      hvdc compile DCM_WAN/transformer --prompts prompts.safetensors --device cuda -o dcm.hvdc
       hvdc compile DCM_WAN/transformer --dry-run
     """
     if output is None and not dry_run:
@@ -77,6 +98,16 @@ def command(
     config = load_config(config_file, settings, options)
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
     with prepared.checkpoint:
+        if calibration is not None or (prompts is not None and not dry_run) or config.smooth is not None:
+            given = {
+                "file": calibration,
+                "prompts": prompts,
+                "prompts_limit": prompts_limit,
+                "seeds": parse_seeds(seeds),
+                "dtype": dtype,
+                "allow_geometry": allow_geometry,
+            }
+            prepared = _calibrated(prepared, given, device, quiet=quiet or as_json)
         if dry_run:
             if as_json:
                 print_json(plan_facts(prepared))
@@ -94,6 +125,27 @@ def command(
         print_json(plan_facts(prepared) | result_facts(built))
     else:
         _print_result(built)
+
+
+def _calibrated(prepared: Prepared, given: dict[str, Any], device: str, *, quiet: bool) -> Prepared:
+    """The same build with activation scales."""
+    from hvdc.pipeline.activations import CalibrationChoice, activations_for  # PyTorch, which compiling needs not
+    from hvdc.pipeline.ranks import join
+
+    ranks = join(device if given["prompts"] else "cpu")
+    if ranks.world > 1:
+        ranks.leave()
+        fix = "torchrun … -m hvdc calibrate, then compile --calibration"
+        raise UsageError("a compilation is one process, and torchrun started several", fix=fix)
+    config, checkpoint = prepared.request.config, prepared.checkpoint
+    try:
+        activations = activations_for(
+            CalibrationChoice(**given), config, checkpoint, ranks, progress_for(quiet=quiet), say_for(quiet=quiet)
+        )
+    except KeyboardInterrupt as stop:
+        fix = "run the same command again: finished prompts are not run again"
+        raise StoppedError("interrupted while calibrating", fix=fix) from stop
+    return decide(replace(prepared.request, activations=activations), checkpoint)
 
 
 def plan_facts(prepared: Prepared) -> dict[str, Any]:

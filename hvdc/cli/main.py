@@ -16,10 +16,12 @@ from hvdc import __version__
 from hvdc.errors import Exit
 
 VERBS = {
+    "calibrate": "Record what the input of every GEMM reaches.",
     "compile": "Compile a checkpoint into an artifact.",
     "inspect": "Show what an artifact holds.",
     "validate": "Prove that an artifact is sound; for CI.",
     "diff": "Compare two artifacts: structure, bytes, numbers.",
+    "embed": "Run the text encoder on prompts, for calibration and reference.",
     "synth": "Write synthetic checkpoints and artifacts.",
     "doctor": "Report what this machine has and lacks.",
 }

@@ -17,6 +17,8 @@ from rich.console import Console, JustifyMethod
 from rich.progress import (
     BarColumn,
     DownloadColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
@@ -148,20 +150,22 @@ class Bar:
     def __init__(self) -> None:
         self._bar: RichProgress | None = None
 
-    def start(self, what: str, total_bytes: int, items: int) -> None:
+    def start(self, what: str, total: int, items: int, *, unit: str = "bytes") -> None:
         self.finish()
+        size: list[ProgressColumn] = [DownloadColumn(binary_units=True), TransferSpeedColumn()]
+        if unit != "bytes":
+            size = [MofNCompleteColumn(), TextColumn(unit)]
         self._bar = RichProgress(
-            TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True),
-            TransferSpeedColumn(), TextColumn("left"), TimeRemainingColumn(), console=Console(stderr=True),
-            transient=True,
+            TextColumn("{task.description}"), BarColumn(), *size, TextColumn("left"), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._items, self._done = items, 0
-        self._task = self._bar.add_task(what, total=total_bytes)
+        self._task = self._bar.add_task(what, total=total)
         self._bar.start()
 
-    def advance(self, done_bytes: int) -> None:
+    def advance(self, done: int) -> None:
         if self._bar is not None:
-            self._bar.advance(self._task, done_bytes)
+            self._bar.advance(self._task, done)
 
     def item_done(self, label: str) -> None:
         self._done += 1
@@ -178,23 +182,25 @@ class Bar:
 class Lines:
     """A line for each finished piece: count, share, rate and time left."""
 
-    def start(self, what: str, total_bytes: int, items: int) -> None:
-        self._what, self._total, self._items = what, max(total_bytes, 1), items
-        self._bytes, self._done, self._begin = 0, 0, time.monotonic()
+    def start(self, what: str, total: int, items: int, *, unit: str = "bytes") -> None:
+        self._what, self._total, self._items = what, max(total, 1), items
+        self._unit, self._per_unit = ("MiB", MIB) if unit == "bytes" else (unit, 1)
+        self._units, self._done, self._begin = 0, 0, time.monotonic()
         self._lock = threading.Lock()
 
-    def advance(self, done_bytes: int) -> None:
+    def advance(self, done: int) -> None:
         with self._lock:
-            self._bytes += done_bytes
+            self._units += done
 
     def item_done(self, label: str) -> None:
         with self._lock:
             self._done += 1
-            rate = self._bytes / max(time.monotonic() - self._begin, 1e-9)
-            left = (self._total - self._bytes) / max(rate, 1.0)
+            rate = self._units / max(time.monotonic() - self._begin, 1e-9)
+            left = (self._total - self._units) / max(rate, 1e-9)
+            per = self._per_unit
             line = (
-                f"{self._what} {self._done}/{self._items} {label}  "
-                f"{self._bytes / MIB:,.0f}/{self._total / MIB:,.0f} MiB  {rate / MIB:,.0f} MiB/s  {left:.0f} s left"
+                f"{self._what} {self._done}/{self._items} {label}  {self._units / per:,.0f}/{self._total / per:,.0f} "
+                f"{self._unit}  {rate / per:,.0f} {self._unit}/s  {left:.0f} s left"
             )
             with contextlib.suppress(OSError):  # nobody reads any more: no reason to stop working
                 click.echo(line, err=True)

@@ -6,13 +6,13 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives progress, from several threads. Sizes are bytes of FP32 values processed."""
+    """Receives progress, from several threads. Sizes are in a stage's unit: bytes of FP32 values, or what it names."""
 
-    def start(self, what: str, total_bytes: int, items: int) -> None:
-        """A stage begins that will process ``total_bytes`` in ``items`` pieces."""
+    def start(self, what: str, total: int, items: int, *, unit: str = "bytes") -> None:
+        """A stage begins that will process ``total`` units in ``items`` pieces."""
 
-    def advance(self, done_bytes: int) -> None:
-        """``done_bytes`` more were processed."""
+    def advance(self, done: int) -> None:
+        """``done`` more units were processed."""
 
     def item_done(self, label: str) -> None:
         """A piece (a file, a block) was finished."""
@@ -24,10 +24,10 @@ class Progress(Protocol):
 class Silent:
     """Draws nothing."""
 
-    def start(self, what: str, total_bytes: int, items: int) -> None:
+    def start(self, what: str, total: int, items: int, *, unit: str = "bytes") -> None:
         pass
 
-    def advance(self, done_bytes: int) -> None:
+    def advance(self, done: int) -> None:
         pass
 
     def item_done(self, label: str) -> None:

@@ -67,7 +67,7 @@ def check_output(output: Path, *, force: bool, resume: bool) -> None:
                 fix="choose another -o, or remove it yourself",
             )
     if partial.exists() and not (resume or force):
-        os.close(_lock_directory(partial))  # says so if that build is still running
+        os.close(lock_directory(partial))  # says so if that build is still running
         raise UsageError(
             "an unfinished build of this output is there",
             where=str(partial),
@@ -121,7 +121,7 @@ class Workspace:
         """Where the artifact's files are written."""
         self._journal = self.partial / JOURNAL
         self._replace = replace
-        self._lock = _lock_directory(self.partial)
+        self._lock = lock_directory(self.partial)
         try:
             _check_own(self.partial)
             self._restore()
@@ -208,7 +208,7 @@ class Workspace:
         shutil.rmtree(self.partial)
 
 
-def _lock_directory(path: Path) -> int:
+def lock_directory(path: Path) -> int:
     """Create the directory if need be and hold an exclusive lock on it; the lock dies with the process.
 
     Raises UsageError when another process holds it.

@@ -1,0 +1,227 @@
+"""From prompts or a calibration file to the activation scales of a build, and to the smoothing that goes with them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from exporters.checkpoint import Checkpoint
+from exporters.errors import CheckpointError
+from exporters.prompts import read_prompts
+from exporters.schedule import Step
+from hvdc.artifact.calibration import CalibrationDType, Clip, GemmInput
+from hvdc.artifact.manifest import Video
+from hvdc.config import CompileConfig
+from hvdc.errors import UsageError
+from hvdc.pipeline.activation_scales import ActivationScales
+from hvdc.pipeline.build import manifest_steps
+from hvdc.pipeline.calibrate import CalibrateRequest, calibrate_open, tensors_sha256
+from hvdc.pipeline.calibration_file import Calibrated, geometry_of, read_calibration
+from hvdc.pipeline.prepare import schedule_of, video_of
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.ranks import Ranks
+from hvdc.pipeline.tensors import pieces
+from quant.calibration.modes import DEFAULT_PERCENTILE, NEEDS_HISTOGRAM, activation_scales
+from quant.smooth import Rescaling, rescaled_statistics, sites, smoothing_factors
+from quant.source import Float32Array
+
+
+@dataclass(frozen=True)
+class CalibrationChoice:
+    """How a person wants the artifact calibrated: by a file, or by prompts that are run now."""
+
+    file: Path | None = None
+    prompts: Path | None = None
+    prompts_limit: int | None = None
+    seeds: tuple[int, ...] = (0,)
+    dtype: CalibrationDType = "fp32"
+    allow_geometry: bool = False
+
+
+def activations_for(
+    choice: CalibrationChoice,
+    config: CompileConfig,
+    checkpoint: Checkpoint,
+    ranks: Ranks,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> ActivationScales | None:
+    """The scales of a build, None where nothing was given. Raises UsageError, CheckpointError, HvdcError."""
+    if choice.file is None and choice.prompts is None:
+        if config.smooth is not None:
+            raise UsageError(
+                "smoothing needs to know the activations", where="smooth", fix="give --prompts or --calibration too"
+            )
+        return None
+    if choice.file is not None and choice.prompts is not None:
+        raise UsageError("--prompts and --calibration exclude each other", fix="a calibration file is one that was run")
+    if choice.file is not None:
+        calibrated, where = read_calibration(choice.file), str(choice.file)
+    else:
+        calibrated, where = _run(choice, config, checkpoint, ranks, progress, say), str(choice.prompts)
+    steps, video = schedule_of(config, checkpoint.geometry), video_of(config, checkpoint.geometry)
+    require_same_model(calibrated, checkpoint, steps, where)
+    _require_same_clip(calibrated, video, choice.allow_geometry, where)
+    return make_activations(calibrated, config, checkpoint, steps)
+
+
+def make_activations(
+    calibrated: Calibrated, config: CompileConfig, checkpoint: Checkpoint, steps: tuple[Step, ...]
+) -> ActivationScales:
+    """Scales in the configured mode, with smoothing if it is configured. Raises UsageError."""
+    provenance, statistics = calibrated.provenance, calibrated.statistics
+    factors: dict[str, Float32Array] = {}
+    if config.smooth is not None:
+        if config.scale_mode in NEEDS_HISTOGRAM:
+            raise UsageError(
+                f"the scale mode {config.scale_mode!r} cannot be joined with smoothing",
+                where="smooth",
+                expected="per-step or global: the histograms are of activations that were not smoothed",
+                found=config.scale_mode,
+                fix="--scale-mode per-step",
+            )
+        factors = smoothing_of(calibrated, checkpoint, config.smooth)
+        statistics = rescaled_statistics(Rescaling(checkpoint.geometry, factors), statistics)
+    percentile = (config.percentile or DEFAULT_PERCENTILE) if config.scale_mode == "percentile" else None
+    scales = activation_scales(statistics, steps, config.scale_mode, percentile or DEFAULT_PERCENTILE)
+    video = provenance.video
+    return ActivationScales(
+        table=scales.table,
+        inputs=tuple(
+            GemmInput(
+                name=i.name, per=i.per, experts=tuple("detail" if e == "detail" else "semantic" for e in i.experts)
+            )
+            for i in statistics.inputs
+        ),
+        mode=config.scale_mode,
+        statistics_sha256=provenance.statistics_sha256,
+        tensors_sha256=provenance.tensors_sha256,
+        prompts=provenance.prompts,
+        seeds=provenance.seeds,
+        video=Clip(frames=video.frames, height=video.height, width=video.width),
+        dtype=provenance.dtype,
+        percentile=percentile,
+        smoothing_strength=config.smooth,
+        smoothing=factors,
+    )
+
+
+def smoothing_of(calibrated: Calibrated, checkpoint: Checkpoint, strength: float) -> dict[str, Float32Array]:
+    """Site -> factors ``[layers, channels]``. Reads the weights behind every site."""
+    geometry = checkpoint.geometry
+    columns = {}
+    for linear in dict.fromkeys(linear for site in sites(geometry) for linear in site.columns):
+        rows = []
+        for block in range(geometry.layers):
+            weight = checkpoint.tensors[f"blocks.{block}.{linear}.weight"]
+            rows.append(np.maximum.reduce([np.abs(piece).max(axis=0) for _, piece in pieces(weight)]))
+        columns[linear] = np.stack(rows)
+    return smoothing_factors(geometry, calibrated.statistics.channel_absmax, columns, strength)
+
+
+def _run(
+    choice: CalibrationChoice,
+    config: CompileConfig,
+    checkpoint: Checkpoint,
+    ranks: Ranks,
+    progress: Progress,
+    say: Callable[[str], None],
+) -> Calibrated:
+    """Calibrate, or take the result of the same calibration from the cache."""
+    assert choice.prompts is not None  # noqa: S101 - the caller looked
+    geometry = checkpoint.geometry
+    tokens, width = geometry.text_tokens, geometry.text_width
+    with read_prompts(choice.prompts, text_tokens=tokens, text_width=width, limit=choice.prompts_limit) as prompts:
+        sha256 = tensors_sha256(checkpoint, progress)
+        identity = {
+            "tensors": sha256,
+            "geometry": geometry.__dict__,
+            "steps": [s.model_dump(mode="json") for s in manifest_steps(schedule_of(config, geometry))],
+            "video": video_of(config, geometry).model_dump(mode="json"),
+            "prompts": prompts.sha256,
+            "seeds": choice.seeds,
+            "dtype": choice.dtype,
+            "version": 1,
+        }
+        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+        path = cache_folder() / f"{key}.safetensors"
+        if path.is_file():
+            try:
+                calibrated = read_calibration(path)
+            except CheckpointError:
+                path.unlink()  # damaged: it is made again
+            else:
+                say(f"calibration taken from the cache: {path}")
+                return calibrated
+        _make_folder(path.parent)
+        request = CalibrateRequest(
+            checkpoint=checkpoint.path,
+            prompts=choice.prompts,
+            output=path,
+            config=config,
+            prompts_limit=choice.prompts_limit,
+            seeds=choice.seeds,
+            dtype=choice.dtype,
+            resume=True,
+        )
+        return calibrate_open(request, checkpoint, prompts, ranks, progress, say, sha256).calibrated
+
+
+def cache_folder() -> Path:
+    """Where calibrations that `compile --prompts` ran are kept: ``$HVDC_CACHE_DIR``, else the user's cache folder."""
+    own = os.environ.get("HVDC_CACHE_DIR")
+    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvdc"
+    return root / "calibrations"
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            "the folder of cached calibrations cannot be made",
+            where=str(path),
+            found=error.strerror or str(error),
+            fix="set HVDC_CACHE_DIR to a folder that can be written, or use `hvdc calibrate` and --calibration",
+        ) from error
+
+
+def require_same_model(calibrated: Calibrated, checkpoint: Checkpoint, steps: tuple[Step, ...], where: str) -> None:
+    """Sizes and schedule, which are known at once. The build compares the tensors' identity when it has read them."""
+    held, here = geometry_of(calibrated.provenance), checkpoint.geometry
+    for name, value in here.__dict__.items():
+        if getattr(held, name) != value:
+            raise CheckpointError(
+                "the calibration is of another model",
+                where=f"{where}: {name}",
+                expected=f"{value} (this checkpoint)",
+                found=str(getattr(held, name)),
+                fix="calibrate this checkpoint, with the same adapter",
+            )
+    if calibrated.provenance.steps != manifest_steps(steps):
+        shown = [", ".join(f"{s.timestep:g} {s.expert}" for s in some) for some in (steps, calibrated.provenance.steps)]
+        raise CheckpointError(
+            "the calibration is of another schedule",
+            where=where,
+            expected=shown[0],
+            found=shown[1],
+            fix="calibrate with the timesteps and the expert boundary that are compiled",
+        )
+
+
+def _require_same_clip(calibrated: Calibrated, video: Video, allow: bool, where: str) -> None:
+    held = calibrated.provenance.video
+    if held != video and not allow:
+        raise UsageError(
+            "the calibration was run at another size",
+            where=where,
+            expected=f"{video.frames} frames of {video.width} × {video.height}",
+            found=f"{held.frames} frames of {held.width} × {held.height}",
+            fix="calibrate at the size that is compiled, or --allow-geometry to use it all the same (it is recorded)",
+        )

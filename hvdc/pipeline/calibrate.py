@@ -1,0 +1,271 @@
+"""Run a model's own trajectories and keep what its GEMM inputs reach: prompts × seeds, on one or several processes."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from exporters.checkpoint import Checkpoint
+from exporters.model import Geometry
+from exporters.prompts import Prompts, read_prompts
+from exporters.schedule import Step
+from hvdc.artifact import manifest as m
+from hvdc.artifact.calibration import CalibrationDType
+from hvdc.config import CompileConfig
+from hvdc.errors import HvdcError, UsageError
+from hvdc.pipeline.build import manifest_steps, source_sha256
+from hvdc.pipeline.calibration_file import Calibrated, Provenance, pack, write_calibration
+from hvdc.pipeline.calibration_parts import Parts
+from hvdc.pipeline.cost import check_memory, out_of_memory
+from hvdc.pipeline.prepare import open_configured, schedule_of, video_of
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.ranks import Ranks
+from hvdc.pipeline.sources import CheckpointSource
+from hvdc.pipeline.tensors import pieces, value_hash
+from hvdc.pipeline.workspace import write_durably
+from quant.calibration.statistics import Statistics, empty
+from quant.calibration.watch import NonFiniteActivationError, StatisticsWatcher
+from quant.paths.fp32 import FloatArithmetic
+from quant.paths.host import initial_noise
+from quant.paths.trajectory import NumericPath, State, Trajectory
+from quant.paths.weights import Weights
+
+DTYPES: dict[CalibrationDType, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class CalibrateRequest:
+    """What a person asked for."""
+
+    checkpoint: Path
+    prompts: Path
+    output: Path
+    adapter: Path | None = None
+    config: CompileConfig = field(default_factory=CompileConfig)
+    prompts_limit: int | None = None
+    seeds: tuple[int, ...] = (0,)
+    dtype: CalibrationDType = "fp32"
+    resume: bool = False
+    force: bool = False
+    save_latents: Path | None = None
+
+
+@dataclass(frozen=True, order=True)
+class Job:
+    """One trajectory: the prompt's row and the seed's place in the list."""
+
+    prompt: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished calibration."""
+
+    calibrated: Calibrated
+    steps: tuple[Step, ...]
+    jobs: int
+    resumed: int
+    peak_device_bytes: int | None
+    """Largest amount of memory in use on the GPU; None on a CPU."""
+
+
+def calibrate(request: CalibrateRequest, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Outcome:
+    """Calibrate and write ``request.output``; with several ranks, rank 0 does the writing.
+
+    Raises UsageError, CheckpointError, HvdcError. Nothing is written when a value is not finite. Finished trajectories
+    survive an interrupt, a crash or a lost rank in ``NAME.partial``, and `resume` goes on from there.
+    """
+    _check_output(request)
+    with (
+        open_configured(request.checkpoint, request.adapter, request.config) as checkpoint,
+        _open_prompts(request, checkpoint.geometry) as prompts,
+    ):
+        return calibrate_open(request, checkpoint, prompts, ranks, progress, say)
+
+
+def calibrate_open(
+    request: CalibrateRequest,
+    checkpoint: Checkpoint,
+    prompts: Prompts,
+    ranks: Ranks,
+    progress: Progress,
+    say: Callable[[str], None],
+    sha256: str | None = None,
+) -> Outcome:
+    """`calibrate`, of a checkpoint and prompts that are open. ``sha256``: the tensors' identity, where it is known."""
+    geometry = checkpoint.geometry
+    steps, video = schedule_of(request.config, geometry), video_of(request.config, geometry)
+    jobs = [Job(*pair) for pair in itertools.product(range(len(prompts)), range(len(request.seeds)))]
+    for note in check_memory(geometry, video, len(steps) * len(jobs), request.dtype, ranks):
+        say(note)
+    with Parts(request.output, _identity(request, prompts), ranks, resume=request.resume) as parts:
+        found = parts.take_over(geometry, len(steps), keep=request.save_latents is not None)
+        mine = ranks.share([job for job in jobs if (job.prompt, job.seed) not in found.jobs])
+        weights = Weights(CheckpointSource(checkpoint, steps), ranks.device)
+        progress.start("calibrating", len(mine) * len(steps) * geometry.layers, len(mine), unit="blocks")
+        own, done, latents = empty(geometry, len(steps)), [], {}
+        for job in mine:
+            embeds = torch.from_numpy(prompts.embeds[job.prompt].copy())
+            statistics, latent = _run(request, weights, geometry, video, job, embeds, progress)
+            own = own.merged(statistics)
+            done.append((job.prompt, job.seed))
+            if request.save_latents is not None:
+                latents[job.prompt, job.seed] = latent
+            parts.keep(own, done, latents)
+            progress.item_done(f"prompt {job.prompt + 1}/{len(prompts)}, seed {request.seeds[job.seed]}")
+        progress.finish()
+        merged = ranks.reduce(own).merged(found.statistics)
+        latents = {k: v for part in ranks.gather(latents) for k, v in part.items()} | found.latents
+        calibrated = None
+        if ranks.is_first:
+            sha256 = sha256 or tensors_sha256(checkpoint, progress)
+            calibrated = _result(request, geometry, steps, video, prompts, sha256, merged)
+            write_calibration(request.output, calibrated)
+            if request.save_latents is not None:
+                _write_latents(request.save_latents, latents, prompts, request, video)
+            parts.discard()
+        calibrated = ranks.broadcast(calibrated)
+        assert calibrated is not None  # noqa: S101 - rank 0 made it
+        peak = torch.cuda.max_memory_allocated(ranks.device) if ranks.device.type == "cuda" else None
+        return Outcome(calibrated, steps, len(jobs), len(found.jobs), peak)
+
+
+def _run(
+    request: CalibrateRequest,
+    weights: Weights,
+    geometry: Geometry,
+    video: m.Video,
+    job: Job,
+    embeds: torch.Tensor,
+    progress: Progress,
+) -> tuple[Statistics, np.ndarray[Any, Any]]:
+    """One trajectory, watched: its statistics and final latent. Raises HvdcError."""
+    watcher = StatisticsWatcher(weights)
+    arithmetic = FloatArithmetic(weights, DTYPES[request.dtype], watcher)
+    trajectory = Trajectory(NumericPath("calibration", arithmetic), embeds, video.latent)
+    noise = initial_noise(request.seeds[job.seed], weights.shape.in_channels, video.latent)
+    layers = weights.shape.layers
+
+    def seen(state: State) -> None:
+        progress.advance(1)
+        if state.position % layers == 0:
+            watcher.check(state.position // layers - 1)
+
+    try:
+        final = trajectory.finish(trajectory.run(trajectory.start(noise), seen=seen))
+    except NonFiniteActivationError as error:
+        raise HvdcError(
+            f"the model computed NaN or Inf: step {error.step}, block {error.block}, {error.name}",
+            where=f"prompt {job.prompt}, seed {request.seeds[job.seed]}",
+            expected="finite values at the input of every GEMM",
+            fix="check that checkpoint and prompts belong together; nothing was written",
+        ) from error
+    except torch.OutOfMemoryError as error:
+        raise out_of_memory(geometry, video, request.dtype, weights.device) from error
+    if not bool(final.isfinite().all()):
+        raise HvdcError(
+            "the model's final latent holds NaN or Inf",
+            where=f"prompt {job.prompt}, seed {request.seeds[job.seed]}",
+            fix="check the output heads of the checkpoint; nothing was written",
+        )
+    return watcher.statistics(), final.cpu().numpy()
+
+
+def tensors_sha256(checkpoint: Checkpoint, progress: Progress) -> str:
+    """Identity of the canonical tensors: reads all of them. Raises CheckpointError."""
+    sizes = {name: 4 * int(np.prod(tensor.shape)) for name, tensor in checkpoint.tensors.items()}
+    progress.start("hashing the checkpoint", sum(sizes.values()), 1)
+    hashes = {name: value_hash(t, pieces(t), progress.advance) for name, t in checkpoint.tensors.items()}
+    progress.item_done("done")
+    progress.finish()
+    return source_sha256(checkpoint, hashes)
+
+
+def _result(
+    request: CalibrateRequest,
+    geometry: Geometry,
+    steps: tuple[Step, ...],
+    video: m.Video,
+    prompts: Prompts,
+    sha256: str,
+    statistics: Statistics,
+) -> Calibrated:
+    provenance = Provenance(
+        tensors_sha256=sha256,
+        geometry=m.Geometry(**asdict(geometry), rope_axis_dims=geometry.rope_axis_dims),
+        steps=manifest_steps(steps),
+        video=video,
+        prompts=len(prompts),
+        prompts_sha256=prompts.sha256,
+        seeds=request.seeds,
+        dtype=request.dtype,
+        statistics_sha256=statistics.sha256(),
+    )
+    return Calibrated(provenance, statistics)
+
+
+def _open_prompts(request: CalibrateRequest, geometry: Geometry) -> Prompts:
+    tokens, width = geometry.text_tokens, geometry.text_width
+    return read_prompts(request.prompts, text_tokens=tokens, text_width=width, limit=request.prompts_limit)
+
+
+def _check_output(request: CalibrateRequest) -> None:
+    """Refuse outputs that cannot be written, before any work. Raises UsageError."""
+    for path in (request.output, request.save_latents):
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise UsageError("the output's directory does not exist", where=str(path.parent), fix="make it first")
+        if path.is_dir():
+            raise UsageError("the output is a directory", where=str(path), fix="give a file name")
+        if path.exists() and not request.force:
+            raise UsageError("the output exists", where=str(path), fix="choose another name, or --force to replace it")
+    if len(set(request.seeds)) != len(request.seeds) or not request.seeds:
+        raise UsageError("the seeds must be different", found=", ".join(map(str, request.seeds)))
+
+
+def _identity(request: CalibrateRequest, prompts: Prompts) -> str:
+    """Of a run, for `--resume`."""
+    files = [path for path in (request.checkpoint, request.adapter) if path is not None]
+    identity = {
+        "files": [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for p in files for f in _files(p)],
+        "config": request.config.model_dump(mode="json"),
+        "prompts": prompts.sha256,
+        "seeds": request.seeds,
+        "dtype": request.dtype,
+        "latents": request.save_latents is not None,
+        "torch": torch.__version__,
+    }
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+
+
+def _files(path: Path) -> list[Path]:
+    root = path.parent if path.is_file() and path.suffix == ".json" else path
+    return [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+
+
+def _write_latents(
+    path: Path,
+    latents: dict[tuple[int, int], np.ndarray[Any, Any]],
+    prompts: Prompts,
+    request: CalibrateRequest,
+    video: m.Video,
+) -> None:
+    """``latents`` float32 ``[trajectories, channels, frames, rows, columns]``, prompt by prompt, seed by seed."""
+    order = sorted(latents)
+    facts = {
+        "format": "hvdc-latents",
+        "prompts": [prompts.texts[prompt] for prompt, _ in order],
+        "seeds": [request.seeds[seed] for _, seed in order],
+        "video": video.model_dump(mode="json"),
+    }
+    write_durably(path, pack({"latents": np.stack([latents[key] for key in order])}, facts))

@@ -1,0 +1,44 @@
+"""What a person should know about a calibration: the channels that set scales, large outputs, silent inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hvdc.pipeline.calibration_file import Calibrated
+from quant.calibration.modes import Mode, activation_scales, all_zero
+from quant.calibration.outliers import LargeOutput, Outlier, large_outputs, outliers
+from quant.calibration.statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Each list with the worst first."""
+
+    statistics: Statistics
+    outliers: list[Outlier]
+    large_outputs: list[LargeOutput]
+    all_zero: list[tuple[int, int, str]]
+    """(step, block, GEMM input)"""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "gemm_inputs": len(self.statistics.inputs),
+            "absmax": {
+                i.name: self.statistics.channel_absmax[i.name].max(axis=-1).astype(float).tolist()
+                for i in self.statistics.inputs
+            },
+            "outliers": [o.__dict__ for o in self.outliers],
+            "large_outputs": [o.__dict__ for o in self.large_outputs],
+            "all_zero": [{"step": step, "block": block, "input": name} for step, block, name in self.all_zero],
+        }
+
+
+def summarize(calibrated: Calibrated, mode: Mode = "per-step") -> Summary:
+    """With the scales of a mode."""
+    statistics, steps = calibrated.statistics, calibrated.provenance.steps
+    scales = activation_scales(statistics, steps, mode)
+    return Summary(
+        statistics, outliers(statistics, steps, scales), large_outputs(statistics), all_zero(statistics, steps)
+    )

@@ -1,0 +1,113 @@
+"""What a run of the float model takes: time on a CPU, memory on a GPU, and which smaller clip would fit."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+import torch
+
+from exporters.model import ATTENTION_LINEARS, FFN_LINEARS, Geometry, canonical_tensors
+from hvdc.artifact.calibration import CalibrationDType
+from hvdc.artifact.manifest import Video
+from hvdc.errors import HvdcError
+from hvdc.pipeline.prepare import VAE_STRIDES
+from hvdc.pipeline.ranks import Ranks
+
+LONG_RUN_S = 600.0
+"""From here on a CPU run is worth a word, and a proposal."""
+
+_SIZES = ((49, 480, 832), (49, 240, 416), (17, 240, 416), (17, 128, 224), (9, 128, 128), (5, 64, 64))
+"""Clips that are proposed, (frames, rows, columns), largest first."""
+
+
+def block_flops(g: Geometry, tokens: int) -> float:
+    """Floating point operations of one block: linears, self-attention, cross-attention."""
+    linears = [*ATTENTION_LINEARS, *FFN_LINEARS]
+    weights = sum(math.prod(g.linear_shape(linear)) for linear in linears if not linear.startswith("attn2.to_"))
+    weights += 2 * math.prod(g.linear_shape("attn2.to_q"))  # to_k and to_v are run once per prompt
+    return 2.0 * tokens * weights + 4.0 * tokens * (tokens + g.text_tokens) * g.width
+
+
+def activation_bytes(g: Geometry, tokens: int, dtype: CalibrationDType) -> int:
+    """An upper estimate of what the GPU holds beside the weights: residual, queries, keys, values, and one widest
+    tensor going into GELU and out of it, some of them in FP32."""
+    narrow = 4 if dtype == "fp32" else 2
+    return tokens * (g.width * (4 * 4 + 6 * narrow) + g.ffn_width * 2 * narrow)
+
+
+def weight_bytes(g: Geometry, dtype: CalibrationDType) -> int:
+    """All tensors on the device."""
+    return sum(math.prod(shape) for shape in canonical_tensors(g).values()) * (4 if dtype == "fp32" else 2)
+
+
+def check_memory(g: Geometry, video: Video, steps: int, dtype: CalibrationDType, ranks: Ranks) -> list[str]:
+    """Sentences about time and memory. ``steps``: of all trajectories. Raises HvdcError where a GPU cannot hold it."""
+    if ranks.device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(ranks.device)
+        if weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype) > free:
+            raise out_of_memory(g, video, dtype, ranks.device)
+        return []
+    notes = []
+    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    need = weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype)
+    if need > have:
+        notes.append(f"this takes about {need / 2**30:.1f} GiB of memory, and the machine has {have / 2**30:.1f}")
+    rate = _cpu_flops()
+    duration_s = steps * g.layers * block_flops(g, video.tokens) / rate / ranks.world
+    if duration_s > LONG_RUN_S:
+        notes.append(f"on this CPU it takes about {_hours(duration_s)}; --device cuda is some hundred times faster")
+        for frames, height, width in _SIZES:
+            tokens = tokens_of(g, frames, height, width)
+            shorter_s = steps * g.layers * block_flops(g, tokens) / rate / ranks.world
+            if tokens < video.tokens and shorter_s < duration_s / 4:
+                notes.append(
+                    f"a smaller clip takes about {_hours(shorter_s)}: --frames {frames} --height {height} "
+                    f"--width {width}; compiling with its scales then needs --allow-geometry"
+                )
+                break
+    return notes
+
+
+def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: torch.device) -> HvdcError:
+    """The message, with the largest clip that would fit."""
+    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+    fix = "use a GPU with more memory, or --dtype bf16"
+    for frames, height, width in _SIZES:
+        tokens = tokens_of(g, frames, height, width)
+        if tokens < video.tokens and weight_bytes(g, dtype) + activation_bytes(g, tokens, dtype) <= 0.9 * total:
+            fix = f"this would fit: --frames {frames} --height {height} --width {width}"
+            break
+    need = weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype)
+    return HvdcError(
+        "the device's memory is too small for this clip",
+        where=f"{device}: {video.frames} frames of {video.width} × {video.height}, {dtype}",
+        expected=f"about {need / 2**30:.1f} GiB free",
+        found=f"{total / 2**30:.1f} GiB in all",
+        fix=fix,
+    )
+
+
+def tokens_of(g: Geometry, frames: int, height: int, width: int) -> int:
+    """Tokens of a clip."""
+    t, h, w = VAE_STRIDES
+    latent = ((frames - 1) // t + 1, height // h, width // w)
+    return math.prod(size // patch for size, patch in zip(latent, g.patch, strict=True))
+
+
+def _cpu_flops() -> float:
+    """Measured on a matrix product of a tenth of a second."""
+    a = torch.ones((768, 768))
+    a @ a
+    begin, runs = time.perf_counter(), 0
+    while time.perf_counter() - begin < 0.1:
+        a @ a
+        runs += 1
+    return 2.0 * 768**3 * runs / (time.perf_counter() - begin)
+
+
+def _hours(duration_s: float) -> str:
+    if duration_s < 120:
+        return f"{duration_s:.0f} s"
+    return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.0f} h"
