@@ -3,7 +3,7 @@ export PYTHON ?= python3
 HVDC := .venv/bin/hvdc
 OUT := build/demo
 
-.PHONY: demo test lint format generate bench-compile bench-calibrate clean
+.PHONY: demo test lint format generate bench-compile bench-calibrate quality clean
 
 demo: ## compile the small example checkpoint, validate it, show what was made
 	@tools/setup.sh run
@@ -37,6 +37,10 @@ bench-compile: ## full-size figures into docs/BENCHMARKS.md; needs 16 GB of disk
 bench-calibrate: ## calibration at full size into docs/BENCHMARKS.md; needs a CUDA GPU
 	@tools/setup.sh dev
 	.venv/bin/python -m benchmarks.bench_calibrate
+
+quality: ## the tables and figures of docs/QUALITY.md
+	@tools/setup.sh dev
+	.venv/bin/python -m benchmarks.quality
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

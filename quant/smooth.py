@@ -162,7 +162,9 @@ def _largest(channel_absmax: Float32Array) -> Float64Array:
     peak = channel_absmax.max(axis=-1, keepdims=True)
     mean = np.mean(peak, axis=0, keepdims=True)
     relative = channel_absmax.astype(np.float64) / np.maximum(peak, 1e-12) * mean
-    return np.maximum(relative.max(axis=0), 1e-6 * np.maximum(relative.max(axis=(0, 2))[:, None], 1e-30))
+    floor = 1e-6 * np.maximum(relative.max(axis=(0, 2)), 1e-30)  # a silent channel has no say
+    found: Float64Array = np.maximum(relative.max(axis=0), floor[:, None])
+    return found
 
 
 def _over_pairs(a: Float64Array) -> Float64Array:

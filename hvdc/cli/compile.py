@@ -98,7 +98,7 @@ def command(
     config = load_config(config_file, settings, options)
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
     with prepared.checkpoint:
-        if calibration is not None or (prompts is not None and not dry_run) or config.smooth is not None:
+        if calibration is not None or prompts is not None or config.smooth is not None:
             given = {
                 "file": calibration,
                 "prompts": prompts,
@@ -106,6 +106,7 @@ def command(
                 "seeds": parse_seeds(seeds),
                 "dtype": dtype,
                 "allow_geometry": allow_geometry,
+                "dry_run": dry_run,
             }
             prepared = _calibrated(prepared, given, device, quiet=quiet or as_json)
         if dry_run:
@@ -130,13 +131,12 @@ def command(
 def _calibrated(prepared: Prepared, given: dict[str, Any], device: str, *, quiet: bool) -> Prepared:
     """The same build with activation scales."""
     from hvdc.pipeline.activations import CalibrationChoice, activations_for  # PyTorch, which compiling needs not
-    from hvdc.pipeline.ranks import join
+    from hvdc.pipeline.ranks import join, world_size
 
-    ranks = join(device if given["prompts"] else "cpu")
-    if ranks.world > 1:
-        ranks.leave()
+    if world_size() > 1:
         fix = "torchrun … -m hvdc calibrate, then compile --calibration"
         raise UsageError("a compilation is one process, and torchrun started several", fix=fix)
+    ranks = join(device if given["prompts"] else "cpu")
     config, checkpoint = prepared.request.config, prepared.checkpoint
     try:
         activations = activations_for(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -42,6 +43,8 @@ class CalibrationChoice:
     seeds: tuple[int, ...] = (0,)
     dtype: CalibrationDType = "fp32"
     allow_geometry: bool = False
+    dry_run: bool = False
+    """Check everything, but run no trajectory: prompts then give no scales."""
 
 
 def activations_for(
@@ -61,10 +64,14 @@ def activations_for(
         return None
     if choice.file is not None and choice.prompts is not None:
         raise UsageError("--prompts and --calibration exclude each other", fix="a calibration file is one that was run")
+    _require_smoothable(config)
     if choice.file is not None:
         calibrated, where = read_calibration(choice.file), str(choice.file)
     else:
-        calibrated, where = _run(choice, config, checkpoint, ranks, progress, say), str(choice.prompts)
+        run = _run(choice, config, checkpoint, ranks, progress, say)
+        if run is None:
+            return None
+        calibrated, where = run, str(choice.prompts)
     steps, video = schedule_of(config, checkpoint.geometry), video_of(config, checkpoint.geometry)
     require_same_model(calibrated, checkpoint, steps, where)
     _require_same_clip(calibrated, video, choice.allow_geometry, where)
@@ -75,17 +82,10 @@ def make_activations(
     calibrated: Calibrated, config: CompileConfig, checkpoint: Checkpoint, steps: tuple[Step, ...]
 ) -> ActivationScales:
     """Scales in the configured mode, with smoothing if it is configured. Raises UsageError."""
+    _require_smoothable(config)
     provenance, statistics = calibrated.provenance, calibrated.statistics
     factors: dict[str, Float32Array] = {}
     if config.smooth is not None:
-        if config.scale_mode in NEEDS_HISTOGRAM:
-            raise UsageError(
-                f"the scale mode {config.scale_mode!r} cannot be joined with smoothing",
-                where="smooth",
-                expected="per-step or global: the histograms are of activations that were not smoothed",
-                found=config.scale_mode,
-                fix="--scale-mode per-step",
-            )
         factors = smoothing_of(calibrated, checkpoint, config.smooth)
         statistics = rescaled_statistics(Rescaling(checkpoint.geometry, factors), statistics)
     percentile = (config.percentile or DEFAULT_PERCENTILE) if config.scale_mode == "percentile" else None
@@ -112,6 +112,17 @@ def make_activations(
     )
 
 
+def _require_smoothable(config: CompileConfig) -> None:
+    if config.smooth is not None and config.scale_mode in NEEDS_HISTOGRAM:
+        raise UsageError(
+            f"the scale mode {config.scale_mode!r} cannot be joined with smoothing",
+            where="smooth",
+            expected="per-step or global: the histograms are of activations that were not smoothed",
+            found=config.scale_mode,
+            fix="--scale-mode per-step",
+        )
+
+
 def smoothing_of(calibrated: Calibrated, checkpoint: Checkpoint, strength: float) -> dict[str, Float32Array]:
     """Site -> factors ``[layers, channels]``. Reads the weights behind every site."""
     geometry = checkpoint.geometry
@@ -132,12 +143,14 @@ def _run(
     ranks: Ranks,
     progress: Progress,
     say: Callable[[str], None],
-) -> Calibrated:
-    """Calibrate, or take the result of the same calibration from the cache."""
+) -> Calibrated | None:
+    """Calibrate, or take the result of the same calibration from the cache. None: not run, for it is a dry run."""
     assert choice.prompts is not None  # noqa: S101 - the caller looked
     geometry = checkpoint.geometry
     tokens, width = geometry.text_tokens, geometry.text_width
     with read_prompts(choice.prompts, text_tokens=tokens, text_width=width, limit=choice.prompts_limit) as prompts:
+        if choice.dry_run:
+            return None
         sha256 = tensors_sha256(checkpoint, progress)
         identity = {
             "tensors": sha256,
@@ -183,9 +196,11 @@ def cache_folder() -> Path:
 def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise UsageError(
-            "the folder of cached calibrations cannot be made",
+            "the folder of cached calibrations cannot be made or written",
             where=str(path),
             found=error.strerror or str(error),
             fix="set HVDC_CACHE_DIR to a folder that can be written, or use `hvdc calibrate` and --calibration",

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from exporters.checkpoint import Checkpoint
+from exporters.errors import CheckpointError
 from exporters.model import Geometry
 from exporters.prompts import Prompts, read_prompts
 from exporters.schedule import Step
@@ -25,12 +26,12 @@ from hvdc.pipeline.build import manifest_steps, source_sha256
 from hvdc.pipeline.calibration_file import Calibrated, Provenance, pack, write_calibration
 from hvdc.pipeline.calibration_parts import Parts
 from hvdc.pipeline.cost import check_memory, out_of_memory
-from hvdc.pipeline.prepare import open_configured, schedule_of, video_of
+from hvdc.pipeline.prepare import Request, open_configured, schedule_of, video_of
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
 from hvdc.pipeline.sources import CheckpointSource
 from hvdc.pipeline.tensors import pieces, value_hash
-from hvdc.pipeline.workspace import write_durably
+from hvdc.pipeline.workspace import partial_path, write_durably
 from quant.calibration.statistics import Statistics, empty
 from quant.calibration.watch import NonFiniteActivationError, StatisticsWatcher
 from quant.paths.fp32 import FloatArithmetic
@@ -107,28 +108,38 @@ def calibrate_open(
     jobs = [Job(*pair) for pair in itertools.product(range(len(prompts)), range(len(request.seeds)))]
     for note in check_memory(geometry, video, len(steps) * len(jobs), request.dtype, ranks):
         say(note)
-    with Parts(request.output, _identity(request, prompts), ranks, resume=request.resume) as parts:
+    identity = _identity(request, prompts, sha256)
+    with Parts(request.output, identity, ranks, resume=request.resume) as parts:
         found = parts.take_over(geometry, len(steps), keep=request.save_latents is not None)
         mine = ranks.share([job for job in jobs if (job.prompt, job.seed) not in found.jobs])
         weights = Weights(CheckpointSource(checkpoint, steps), ranks.device)
         progress.start("calibrating", len(mine) * len(steps) * geometry.layers, len(mine), unit="blocks")
         own, done, latents = empty(geometry, len(steps)), [], {}
-        for job in mine:
-            embeds = torch.from_numpy(prompts.embeds[job.prompt].copy())
-            statistics, latent = _run(request, weights, geometry, video, job, embeds, progress)
-            own = own.merged(statistics)
-            done.append((job.prompt, job.seed))
-            if request.save_latents is not None:
-                latents[job.prompt, job.seed] = latent
-            parts.keep(own, done, latents)
-            progress.item_done(f"prompt {job.prompt + 1}/{len(prompts)}, seed {request.seeds[job.seed]}")
-        progress.finish()
+        try:
+            for job in mine:
+                embeds = torch.from_numpy(prompts.embeds[job.prompt].copy())
+                statistics, latent = _run(request, weights, geometry, video, job, embeds, progress)
+                own = own.merged(statistics)
+                done.append((job.prompt, job.seed))
+                if request.save_latents is not None:
+                    latents[job.prompt, job.seed] = latent
+                parts.keep(own, done, latents)
+                progress.item_done(f"prompt {job.prompt + 1}/{len(prompts)}, seed {request.seeds[job.seed]}")
+        finally:
+            progress.finish()
         merged = ranks.reduce(own).merged(found.statistics)
         latents = {k: v for part in ranks.gather(latents) for k, v in part.items()} | found.latents
         calibrated = None
         if ranks.is_first:
-            sha256 = sha256 or tensors_sha256(checkpoint, progress)
-            calibrated = _result(request, geometry, steps, video, prompts, sha256, merged)
+            held = sha256 or tensors_sha256(checkpoint, progress)
+            if _identity(request, prompts, sha256) != identity:
+                parts.discard()
+                raise CheckpointError(
+                    "the checkpoint changed while it was calibrated",
+                    where=str(request.checkpoint),
+                    fix="run the command again when nothing writes to it any more",
+                )
+            calibrated = _result(request, geometry, steps, video, prompts, held, merged)
             write_calibration(request.output, calibrated)
             if request.save_latents is not None:
                 _write_latents(request.save_latents, latents, prompts, request, video)
@@ -169,7 +180,7 @@ def _run(
             expected="finite values at the input of every GEMM",
             fix="check that checkpoint and prompts belong together; nothing was written",
         ) from error
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError) as error:
         raise out_of_memory(geometry, video, request.dtype, weights.device) from error
     if not bool(final.isfinite().all()):
         raise HvdcError(
@@ -184,9 +195,11 @@ def tensors_sha256(checkpoint: Checkpoint, progress: Progress) -> str:
     """Identity of the canonical tensors: reads all of them. Raises CheckpointError."""
     sizes = {name: 4 * int(np.prod(tensor.shape)) for name, tensor in checkpoint.tensors.items()}
     progress.start("hashing the checkpoint", sum(sizes.values()), 1)
-    hashes = {name: value_hash(t, pieces(t), progress.advance) for name, t in checkpoint.tensors.items()}
-    progress.item_done("done")
-    progress.finish()
+    try:
+        hashes = {name: value_hash(t, pieces(t), progress.advance) for name, t in checkpoint.tensors.items()}
+        progress.item_done("done")
+    finally:
+        progress.finish()
     return source_sha256(checkpoint, hashes)
 
 
@@ -227,18 +240,24 @@ def _check_output(request: CalibrateRequest) -> None:
             raise UsageError("the output's directory does not exist", where=str(path.parent), fix="make it first")
         if path.is_dir():
             raise UsageError("the output is a directory", where=str(path), fix="give a file name")
+        if path.exists() and not path.is_file():
+            raise UsageError("the output is there and is not a file", where=str(path), fix="choose another name")
+        if path.resolve() in {p.resolve() for p in (request.checkpoint, request.adapter, request.prompts) if p}:
+            raise UsageError("the output is one of the inputs", where=str(path), fix="choose another name")
         if path.exists() and not request.force:
             raise UsageError("the output exists", where=str(path), fix="choose another name, or --force to replace it")
+    if request.save_latents is not None and request.save_latents.resolve() == request.output.resolve():
+        raise UsageError("-o and --save-latents name one file", where=str(request.output), fix="give two names")
     if len(set(request.seeds)) != len(request.seeds) or not request.seeds:
         raise UsageError("the seeds must be different", found=", ".join(map(str, request.seeds)))
 
 
-def _identity(request: CalibrateRequest, prompts: Prompts) -> str:
-    """Of a run, for `--resume`."""
-    files = [path for path in (request.checkpoint, request.adapter) if path is not None]
+def _identity(request: CalibrateRequest, prompts: Prompts, tensors_sha256: str | None) -> str:
+    """Of a run, for `--resume`: the tensors by their identity where it is known, else by their files."""
     identity = {
-        "files": [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for p in files for f in _files(p)],
-        "config": request.config.model_dump(mode="json"),
+        "tensors": tensors_sha256
+        or [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in _files(request)],
+        "config": request.config.model_dump(mode="json", exclude={"target", "scale_mode", "percentile", "smooth"}),
         "prompts": prompts.sha256,
         "seeds": request.seeds,
         "dtype": request.dtype,
@@ -248,9 +267,12 @@ def _identity(request: CalibrateRequest, prompts: Prompts) -> str:
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
-def _files(path: Path) -> list[Path]:
-    root = path.parent if path.is_file() and path.suffix == ".json" else path
-    return [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file())
+def _files(request: CalibrateRequest) -> list[Path]:
+    """Of checkpoint and adapter; not what a calibration itself writes there, as in `calibrate . -o
+    calib.safetensors`."""
+    made = {path.absolute() for path in (request.output, request.save_latents) if path is not None}
+    files = Request(request.checkpoint, None, request.adapter).inputs()
+    return [f for f in files if f.absolute() not in made and f.absolute().parent not in map(partial_path, made)]
 
 
 def _write_latents(

@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save as save_arrays
@@ -39,12 +39,12 @@ class Provenance(Model):
     tensors_sha256: Sha256
     """Identity of the canonical tensors, as in an artifact's manifest."""
     geometry: Geometry
-    steps: tuple[Step, ...]
+    steps: Annotated[tuple[Step, ...], Field(min_length=1)]
     video: Video
     prompts: Size
     prompts_sha256: Sha256
     """Identity of the prompts that were run, texts and embeddings."""
-    seeds: tuple[Seed, ...]
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     dtype: CalibrationDType
     statistics_sha256: Sha256
 
@@ -74,7 +74,9 @@ def unpack(data: bytes) -> tuple[dict[str, npt.NDArray[Any]], dict[str, Any]]:
         arrays = load_arrays(data)
         size = int.from_bytes(data[:8], "little")
         metadata = json.loads(json.loads(data[8 : 8 + size])["__metadata__"][KEY])
-    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
+        raise ValueError(f"its metadata has no entry {error}") from error
+    except (SafetensorError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(str(error) or type(error).__name__) from error
     if not isinstance(metadata, dict):
         raise ValueError("its metadata is no JSON object")
@@ -95,12 +97,13 @@ def read_calibration(path: Path) -> Calibrated:
         arrays, metadata = unpack(data)
     except ValueError as error:
         raise refuse("this is not a calibration file", str(error)) from error
-    if metadata.get("format") == "hvdc-calibration" and metadata.get("version") != 1:
+    version = metadata.get("version")
+    if metadata.get("format") == "hvdc-calibration" and isinstance(version, int) and version > 1:
         raise CheckpointError(
             "the calibration file was written by a newer hvdc",
             where=str(path),
             expected="version 1",
-            found=f"version {metadata.get('version')}",
+            found=f"version {version}",
             fix="update hvdc, or calibrate again",
         )
     try:
@@ -114,7 +117,7 @@ def read_calibration(path: Path) -> Calibrated:
         _check_numbers(statistics)
         if statistics.sha256() != provenance.statistics_sha256:
             raise ValueError("its statistics have another SHA-256 than it says")
-    except ValueError as error:
+    except (ValueError, MemoryError) as error:  # the geometry says how large the arrays should be
         raise refuse("the calibration file is damaged", str(error)) from error
     return Calibrated(provenance, statistics)
 

@@ -6,6 +6,7 @@ where these are wanted. Statistics merge in any grouping, so a run may go on wit
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ Pair = tuple[int, int]
 Latents = dict[Pair, np.ndarray[Any, Any]]
 
 IDENTITY = "identity"
+PART = "part-"
 
 
 @dataclass(frozen=True)
@@ -64,14 +66,14 @@ class Parts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._release()
-        if self._ranks.is_first and not any(self.path.glob("part-*")):
+        if self._lock is not None and not any(self.path.glob(f"{PART}*")):
             shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
 
     def take_over(self, geometry: Geometry, steps: int, *, keep: bool) -> Found:
         """What the directory holds of earlier runs: the same on all ranks. Raises HvdcError for a damaged part."""
         found = Found(empty(geometry, steps), set(), {})
-        files = self._ranks.broadcast(sorted(self.path.glob("part-*.safetensors")))
+        files = self._ranks.broadcast(self._parts())
         for file in files:
             try:
                 arrays, facts = unpack(file.read_bytes())
@@ -88,7 +90,8 @@ class Parts:
                     fix="remove that file: its trajectories are run again",
                 ) from error
             found = Found(found.statistics.merged(statistics), found.jobs | set(jobs), found.latents | latents)
-        self._generation = len(files)
+        numbers = [file.stem.removeprefix(PART) for file in files]
+        self._generation = 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
         return found
 
     def keep(self, statistics: Statistics, jobs: list[Pair], latents: Latents) -> None:
@@ -96,33 +99,44 @@ class Parts:
         arrays = statistics.arrays()
         if latents:
             arrays["latents"] = np.stack([latents[job] for job in jobs])
-        name = f"part-{self._generation + self._ranks.rank:04d}.safetensors"
+        name = f"{PART}{self._generation + self._ranks.rank:04d}.safetensors"
         write_durably(self.path / name, pack(arrays, {"jobs": jobs}))
 
     def discard(self) -> None:
-        """The run is complete."""
+        """Nothing in it is worth going on with, as when the run is complete."""
         shutil.rmtree(self.path, ignore_errors=True)
+        self._release()
+
+    def _parts(self) -> list[Path]:
+        return sorted(self.path.glob(f"{PART}*.safetensors"))
 
     def _begin(self) -> None:
-        there = self.path.exists()
         self._lock = lock_directory(self.path)
-        held = (self.path / IDENTITY).read_text("ascii") if (self.path / IDENTITY).is_file() else None
-        if there and held is None and any(self.path.iterdir()):
+        if not all(entry.name.startswith((IDENTITY, PART)) for entry in self.path.iterdir()):
             raise UsageError("a directory of this name is in the way", where=str(self.path), fix="choose another -o")
-        if held is not None and not self._resume:
+        identity = self.path / IDENTITY
+        if not identity.is_file() or not self._parts():  # killed while it was made or removed: it holds nothing
+            for entry in self.path.iterdir():
+                entry.unlink()
+            try:
+                write_durably(identity, self._identity.encode("ascii"))
+            except HvdcError:
+                with contextlib.suppress(OSError):
+                    self.path.rmdir()
+                raise
+            return
+        if not self._resume:
             raise UsageError(
                 "an unfinished calibration of this output is there",
                 where=str(self.path),
                 fix="--resume to go on with it, or remove that directory",
             )
-        if held is not None and held != self._identity:
+        if identity.read_bytes() != self._identity.encode("ascii"):
             raise UsageError(
                 "the unfinished calibration is of another checkpoint, other prompts or other settings",
                 where=str(self.path),
                 fix="repeat the command that began it, or remove that directory",
             )
-        if held is None:
-            write_durably(self.path / IDENTITY, self._identity.encode("ascii"))
 
     def _release(self) -> None:
         if self._lock is not None:

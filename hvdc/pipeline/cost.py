@@ -50,7 +50,7 @@ def check_memory(g: Geometry, video: Video, steps: int, dtype: CalibrationDType,
             raise out_of_memory(g, video, dtype, ranks.device)
         return []
     notes = []
-    have = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    have = _machine_memory()
     need = weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype)
     if need > have:
         notes.append(f"this takes about {need / 2**30:.1f} GiB of memory, and the machine has {have / 2**30:.1f}")
@@ -72,8 +72,8 @@ def check_memory(g: Geometry, video: Video, steps: int, dtype: CalibrationDType,
 
 def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: torch.device) -> HvdcError:
     """The message, with the largest clip that would fit."""
-    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
-    fix = "use a GPU with more memory, or --dtype bf16"
+    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _machine_memory()
+    fix = "use a GPU with more memory, or --dtype bf16" if device.type == "cuda" else "use a machine with more memory"
     for frames, height, width in _SIZES:
         tokens = tokens_of(g, frames, height, width)
         if tokens < video.tokens and weight_bytes(g, dtype) + activation_bytes(g, tokens, dtype) <= 0.9 * total:
@@ -94,6 +94,10 @@ def tokens_of(g: Geometry, frames: int, height: int, width: int) -> int:
     t, h, w = VAE_STRIDES
     latent = ((frames - 1) // t + 1, height // h, width // w)
     return math.prod(size // patch for size, patch in zip(latent, g.patch, strict=True))
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cpu_flops() -> float:

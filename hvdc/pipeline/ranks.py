@@ -16,8 +16,8 @@ from quant.calibration.statistics import Statistics
 
 T = TypeVar("T")
 
-TIMEOUT_S = float(os.environ.get("HVDC_RANK_TIMEOUT_S", "1800"))
-"""How long a rank waits for the others before it gives them up."""
+TIMEOUT_S = 1800
+"""How long a rank waits for the others before it gives them up, unless $HVDC_RANK_TIMEOUT_S says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,21 @@ class Ranks:
 
 def join(device: str) -> Ranks:
     """This process's place, from the environment that `torchrun` sets, and its device. Raises UsageError, HvdcError."""
-    world = _number("WORLD_SIZE", 1)
+    world = world_size()
     rank, local = _number("RANK", 0), _number("LOCAL_RANK", 0)
     chosen = _device(device, local)
     if world > 1:
         backend = "nccl" if chosen.type == "cuda" else "gloo"
-        timeout = datetime.timedelta(seconds=TIMEOUT_S)
+        timeout = datetime.timedelta(seconds=_number("HVDC_RANK_TIMEOUT_S", TIMEOUT_S))
         if chosen.type == "cuda":
             torch.cuda.set_device(chosen)
         _together(lambda: dist.init_process_group(backend, rank=rank, world_size=world, timeout=timeout))
     return Ranks(rank, world, local, chosen)
+
+
+def world_size() -> int:
+    """How many processes `torchrun` started; 1 without it. Raises UsageError."""
+    return _number("WORLD_SIZE", 1)
 
 
 def _device(device: str, local_rank: int) -> torch.device:
@@ -117,9 +122,7 @@ def _device(device: str, local_rank: int) -> torch.device:
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdigit():
-        raise UsageError(
-            f"the environment variable {name} is not a number", found=text, fix="unset it, or use torchrun"
-        )
+        raise UsageError(f"the environment variable {name} is not a whole number", found=text, fix=f"unset {name}")
     return int(text)
 
 

@@ -97,7 +97,7 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
 def rope_rotations(weights: Weights, grid: Grid) -> Tensor:
     """complex64 ``[M, head_dim / 2]``: exp(i · position · frequency) per adjacent channel pair, from float64 angles."""
     angles = [
-        torch.arange(size, dtype=torch.float64)[:, None] * torch.as_tensor(frequencies)[None, :]
+        torch.arange(size, dtype=torch.float64)[:, None] * torch.tensor(frequencies)[None, :]
         for size, frequencies in zip(grid, weights.rope_frequencies, strict=True)
     ]
     (t, h, w), (at, ah, aw) = grid, angles
