@@ -2,16 +2,21 @@
 export PYTHON ?= python3
 HVDC := .venv/bin/hvdc
 OUT := build/demo
+EXAMPLE := examples/moving_shapes/model
+CLIP := --frames 17 --height 128 --width 128
 
 .PHONY: demo test lint format generate bench-compile bench-calibrate quality clean
 
-demo: ## compile the small example checkpoint, validate it, show what was made
+demo: ## calibrate and compile the trained example model, validate the artifact, measure its quality, show what was made
 	@tools/setup.sh run
 	@mkdir -p $(OUT)
-	$(HVDC) synth checkpoint --preset tiny --force -o $(OUT)/tiny.safetensors
-	$(HVDC) compile $(OUT)/tiny.safetensors --frames 17 --height 64 --width 64 --set text_tokens=16 --force -o $(OUT)/tiny.hvdc
-	$(HVDC) validate --deep --against $(OUT)/tiny.safetensors $(OUT)/tiny.hvdc
-	$(HVDC) inspect $(OUT)/tiny.hvdc
+	$(HVDC) calibrate $(EXAMPLE)/transformer --prompts $(EXAMPLE)/prompts.safetensors --prompts-limit 4 $(CLIP) --force \
+		-o $(OUT)/calibration.safetensors
+	$(HVDC) compile $(EXAMPLE)/transformer --calibration $(OUT)/calibration.safetensors $(CLIP) --force -o $(OUT)/moving_shapes.hvdc
+	$(HVDC) validate --deep --against $(EXAMPLE)/transformer $(OUT)/moving_shapes.hvdc
+	$(HVDC) evaluate $(EXAMPLE)/transformer --artifact $(OUT)/moving_shapes.hvdc --prompts $(EXAMPLE)/prompts.safetensors \
+		--prompts-limit 2 --seeds 7 --cut 6 $(CLIP)
+	$(HVDC) inspect $(OUT)/moving_shapes.hvdc
 
 test: ## everything but the full-size benchmark
 	@tools/setup.sh dev

@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, default=Path("build/bench"), help="where the checkpoint goes")
     parser.add_argument("--layers", type=int, default=DCM_WAN21_1_3B.layers, help="a smaller model, to try things")
+    parser.add_argument("--profile", action="store_true", help="also print where the GPU's time goes")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     arguments.dir.mkdir(parents=True, exist_ok=True)
@@ -59,7 +60,7 @@ def main() -> None:
         say(f"writing {path}")
         write_checkpoint(path, geometry, dtype="bf16", seed=0)
     with open_checkpoint(path) as checkpoint:
-        lines = _lines(checkpoint, geometry)
+        lines = _lines(checkpoint, geometry, profile=arguments.profile)
     if torch.cuda.device_count() > 1:
         lines += [_equal_bits(arguments.dir), _scaling(arguments)]
     name = f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, CUDA {torch.version.cuda}"
@@ -77,7 +78,7 @@ def _timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def _lines(checkpoint: Checkpoint, geometry: Geometry) -> list[Line]:
+def _lines(checkpoint: Checkpoint, geometry: Geometry, *, profile: bool) -> list[Line]:
     steps = make_schedule()
     say("loading the weights")
     weights = Weights(CheckpointSource(checkpoint, steps), "cuda")
@@ -111,6 +112,8 @@ def _lines(checkpoint: Checkpoint, geometry: Geometry) -> list[Line]:
         with_s.append(_timed(watched))
         say(f"forward {without_s[-1]:.2f} s, with statistics {with_s[-1]:.2f} s")
     peak = torch.cuda.max_memory_allocated() / 2**30
+    if profile:
+        _profile(watched)
     floor_s = min(_timed(lambda: _floor(geometry)) for _ in range(REPEATS))
     forward_s, calibrate_s = statistics.median(without_s), statistics.median(with_s)
     share = calibrate_s / forward_s - 1.0
@@ -121,7 +124,10 @@ def _lines(checkpoint: Checkpoint, geometry: Geometry) -> list[Line]:
         trajectory.run(State(position, trajectory.start(noise).latent), 1)
     for name in (f"blocks.{b}.{linear}.weight" for b in range(geometry.layers) for linear in LINEARS):
         weights.codes(name)
-    int8_s = _timed(lambda: Trajectory(gpu(weights, scales), embeds, LATENT).generate(noise))
+    trajectory = Trajectory(gpu(weights, scales), embeds, LATENT)
+    if profile:
+        _profile(lambda: trajectory.run(State(0, trajectory.start(noise).latent), 2))
+    int8_s = _timed(lambda: trajectory.generate(noise))
     return [
         Line(
             "one prompt, six steps, bf16, statistics on",
@@ -146,6 +152,17 @@ def _lines(checkpoint: Checkpoint, geometry: Geometry) -> list[Line]:
             f"one video in {int8_s:.1f} s, integers exact",
         ),
     ]
+
+
+def _profile(work: Callable[[], object]) -> None:
+    """Where the GPU's time goes, kernel by kernel."""
+    kinds = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=kinds) as profiler:
+        work()
+        torch.cuda.synchronize()
+    table = profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=22, max_name_column_width=70)
+    keep = ("Self CUDA %", "Self CUDA", "# of Calls")
+    say(f"{' '.join(keep)}\n{table}")
 
 
 def _floor(g: Geometry) -> None:

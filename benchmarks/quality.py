@@ -13,6 +13,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.report import machine, say
 from exporters.prompts import read_prompts, write_prompts
 
@@ -65,12 +67,13 @@ def main() -> None:
 
 
 def _split_prompts(work: Path) -> None:
-    """Prompts to calibrate with, and others to evaluate on. The file's order is mixed, so each part is diverse."""
+    """Prompts to calibrate with, and others to evaluate on, drawn from all."""
     with read_prompts(MODEL / "prompts.safetensors") as prompts:
-        spans = {"calibration": (0, CALIBRATED), "evaluation": (CALIBRATED, CALIBRATED + EVALUATED)}
-        for name, (start, stop) in spans.items():
-            embeds = [prompts.embeds[i] for i in range(start, stop)]
-            write_prompts(work / f"{name}.safetensors", prompts.texts[start:stop], embeds, overwrite=True)
+        drawn = [int(i) for i in np.random.default_rng(0).permutation(len(prompts))]
+        parts = {"calibration": drawn[:CALIBRATED], "evaluation": drawn[CALIBRATED : CALIBRATED + EVALUATED]}
+        for name, rows in parts.items():
+            texts, embeds = [prompts.texts[i] for i in rows], [prompts.embeds[i] for i in rows]
+            write_prompts(work / f"{name}.safetensors", texts, embeds, overwrite=True)
 
 
 def _model(name: str, checkpoint: Path, work: Path, device: str) -> str:

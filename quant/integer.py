@@ -22,7 +22,8 @@ def int8_matmul(a: Tensor, b: Tensor) -> Tensor:
     if a.is_cuda:
         if a.ndim == 2:
             return _int_mm(a, b)
-        return torch.stack([int8_matmul(x, y) for x, y in zip(a, b, strict=True)])
+        parts = [int8_matmul(x, y) for x, y in zip(a, b, strict=True)]
+        return parts[0][None] if len(parts) == 1 else torch.stack(parts)  # stacking copies
     out: Tensor | None = None
     for start in range(0, a.shape[-1], EXACT_K):
         part = a[..., start : start + EXACT_K].float() @ b[..., start : start + EXACT_K].float().transpose(-1, -2)

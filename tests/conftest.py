@@ -13,6 +13,7 @@ import pytest
 
 from exporters.model import TINY
 from exporters.synth import write_checkpoint
+from tests import calibrations
 from tests.commands import compiled
 from tests.exporters.models import GEOMETRY
 
@@ -49,6 +50,38 @@ def slow_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty-four blocks: enough files that a compile can be stopped in the middle."""
     path = tmp_path_factory.mktemp("slow") / "slow.safetensors"
     return write_checkpoint(path, replace(TINY, layers=24, width=128, heads=1), layout="dcm", dtype="bf16").path
+
+
+@pytest.fixture(scope="session")
+def watched_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of `tests.calibrations`, with both experts in one file."""
+    return calibrations.write_model(tmp_path_factory.mktemp("watched") / "model")
+
+
+@pytest.fixture(scope="session")
+def embeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three prompts for it."""
+    return calibrations.write_embeds(tmp_path_factory.mktemp("embeds") / "embeds.safetensors")
+
+
+@pytest.fixture(scope="session")
+def calibration(watched_checkpoint: Path, embeds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Calibrated with all prompts, seed 0 and DCM's six steps."""
+    return calibrations.calibrated(watched_checkpoint, embeds, tmp_path_factory.mktemp("calibration") / "c.safetensors")
+
+
+@pytest.fixture
+def known_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrating does not measure the CPU, which takes longer than the calibrations of tests."""
+    monkeypatch.setattr("hvdc.pipeline.cost._cpu_flops", lambda: 1e12)
+
+
+@pytest.fixture
+def calibration_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `compile --prompts` keeps calibrations: a folder that is not there yet."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(folder))
+    return folder / "calibrations"
 
 
 @pytest.fixture

@@ -165,6 +165,7 @@ def _run(
     trajectory = Trajectory(NumericPath("calibration", arithmetic), embeds, video.latent)
     noise = initial_noise(request.seeds[job.seed], weights.shape.in_channels, video.latent)
     layers = weights.shape.layers
+    where = f"prompt {job.prompt}, seed {request.seeds[job.seed]}"
 
     def seen(state: State) -> None:
         progress.advance(1)
@@ -174,21 +175,34 @@ def _run(
     try:
         final = trajectory.finish(trajectory.run(trajectory.start(noise), seen=seen))
     except NonFiniteActivationError as error:
-        raise HvdcError(
-            f"the model computed NaN or Inf: step {error.step}, block {error.block}, {error.name}",
-            where=f"prompt {job.prompt}, seed {request.seeds[job.seed]}",
-            expected="finite values at the input of every GEMM",
-            fix="check that checkpoint and prompts belong together; nothing was written",
-        ) from error
-    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise _not_finite(error.step, error.block, error.name, where) from error
+    except (RuntimeError, MemoryError) as error:
+        if not _is_out_of_memory(error):
+            raise
         raise out_of_memory(geometry, video, request.dtype, weights.device) from error
+    statistics = watcher.statistics()
+    for step, block, column in np.argwhere(~np.isfinite(statistics.output_absmax)):
+        raise _not_finite(step, block, statistics.outputs[column], where)
     if not bool(final.isfinite().all()):
         raise HvdcError(
             "the model's final latent holds NaN or Inf",
-            where=f"prompt {job.prompt}, seed {request.seeds[job.seed]}",
+            where=where,
             fix="check the output heads of the checkpoint; nothing was written",
         )
-    return watcher.statistics(), final.cpu().numpy()
+    return statistics, final.cpu().numpy()
+
+
+def _not_finite(step: int, block: int, name: str, where: str) -> HvdcError:
+    return HvdcError(
+        f"the model computed NaN or Inf: step {step}, block {block}, {name}",
+        where=where,
+        expected="finite values at every GEMM",
+        fix="check that checkpoint and prompts belong together; nothing was written",
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    return isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "DefaultCPUAllocator" in str(error)
 
 
 def tensors_sha256(checkpoint: Checkpoint, progress: Progress) -> str:
@@ -268,8 +282,7 @@ def _identity(request: CalibrateRequest, prompts: Prompts, tensors_sha256: str |
 
 
 def _files(request: CalibrateRequest) -> list[Path]:
-    """Of checkpoint and adapter; not what a calibration itself writes there, as in `calibrate . -o
-    calib.safetensors`."""
+    """Of checkpoint and adapter; not what a calibration writes there itself, as in `calibrate . -o c.safetensors`."""
     made = {path.absolute() for path in (request.output, request.save_latents) if path is not None}
     files = Request(request.checkpoint, None, request.adapter).inputs()
     return [f for f in files if f.absolute() not in made and f.absolute().parent not in map(partial_path, made)]

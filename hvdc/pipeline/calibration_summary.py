@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +30,8 @@ class Summary:
                 i.name: self.statistics.channel_absmax[i.name].max(axis=-1).astype(float).tolist()
                 for i in self.statistics.inputs
             },
-            "outliers": [o.__dict__ for o in self.outliers],
+            # JSON has no infinity: null where most channels are silent
+            "outliers": [o.__dict__ | {"ratio": o.ratio if math.isfinite(o.ratio) else None} for o in self.outliers],
             "large_outputs": [o.__dict__ for o in self.large_outputs],
             "all_zero": [{"step": step, "block": block, "input": name} for step, block, name in self.all_zero],
         }

@@ -50,10 +50,13 @@ def outliers(statistics: Statistics, steps: tuple[Step, ...], scales: Scales) ->
         few = share_below(statistics.histogram, FEW_BITS * scales.table.astype(np.float64))
     found = []
     for n, i in enumerate(statistics.inputs):
+        if not there[:, n].any():  # an expert that no step runs
+            continue
         values = statistics.channel_absmax[i.name][there[:, n]]  # [steps, layers, channels]
         numbers = np.flatnonzero(there[:, n])
         peak, median = values.max(axis=-1), np.median(values, axis=-1)
-        ratio = peak / np.maximum(median, np.float32(1e-30))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = peak / median  # infinite where most channels are silent
         ratio[peak == 0.0] = 0.0
         for block in range(values.shape[1]):
             at = int(ratio[:, block].argmax())

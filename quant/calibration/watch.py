@@ -37,12 +37,14 @@ class StatisticsWatcher:
         self._output_column = {name: n for n, name in enumerate(self._outputs)}
         steps, layers, device = len(weights.steps), weights.shape.layers, weights.device
         self._channels = {i.name: torch.zeros((steps, layers, i.channels), device=device) for i in self._inputs}
-        self._histogram = torch.zeros((steps, layers, len(self._inputs), BINS), dtype=torch.int64, device=device)
+        # Counts in FP64, exact to 2^53: a GPU's histogram is of floats, and adds to it without another kernel.
+        self._histogram = torch.zeros((steps, layers, len(self._inputs), BINS), dtype=torch.float64, device=device)
         self._output = torch.zeros((steps, layers, len(self._outputs)), device=device)
-        self._seen: dict[str, int] = {}
+        self._seen: dict[int, dict[str, None]] = {}
+        """Step -> GEMM inputs in the order in which they came."""
 
     def operand(self, at: At, name: str, x: Tensor) -> None:
-        self._seen.setdefault(name, len(self._seen))
+        self._seen.setdefault(at.step, {})[name] = None
         largest = _largest(x, 0)
         kept = self._channels[name][at.step, at.block]
         torch.maximum(kept, largest, out=kept)
@@ -54,13 +56,15 @@ class StatisticsWatcher:
         torch.maximum(kept, _largest(y), out=kept)
 
     def scores(self, at: At, attn: str, query: Tensor, key: Tensor) -> None:
-        q, k = (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).amax(dim=-1) for x in (query, key))
+        bound = (_longest_row(query) * _longest_row(key)).amax().sqrt()
         kept = self._output[at.step, at.block, self._output_column[f"{attn}.scores_bound"]]
-        torch.maximum(kept, (q * k).amax(), out=kept)
+        torch.maximum(kept, bound, out=kept)
 
     def check(self, step: int) -> None:
         """Whether everything seen in a step was finite; waits for the device. Raises NonFiniteActivationError."""
-        names = sorted(self._seen, key=self._seen.__getitem__)
+        names = list(self._seen.get(step, ()))
+        if not names:
+            return
         finite = torch.stack([self._channels[name][step].isfinite().all(dim=-1) for name in names], dim=-1)
         if bool(finite.all()):
             return
@@ -69,8 +73,9 @@ class StatisticsWatcher:
 
     def statistics(self) -> Statistics:
         """What was collected, with the numbers of an expert's inputs in all steps of the expert."""
-        channels = {name: values.cpu().numpy() for name, values in self._channels.items()}
-        histogram, outputs = self._histogram.cpu().numpy(), self._output.cpu().numpy()
+        # Copies, on a CPU too: what was read stays as it was.
+        channels = {name: values.cpu().numpy().copy() for name, values in self._channels.items()}
+        histogram, outputs = self._histogram.cpu().long().numpy(), self._output.cpu().numpy().copy()
         for expert in dict.fromkeys(step.expert for step in self._weights.steps):
             steps = [n for n, step in enumerate(self._weights.steps) if step.expert == expert]
             for n, i in enumerate(self._inputs):
@@ -83,20 +88,26 @@ class StatisticsWatcher:
 def _largest(x: Tensor, dim: int | None = None) -> Tensor:
     """max |x|, FP32. One pass on a GPU; on a CPU that function is several times slower than two passes."""
     if x.is_cuda:
-        norm: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=dim)
-        return norm.float()
+        norm: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=dim, dtype=torch.float32)
+        return norm
     return (x.abs().amax() if dim is None else x.abs().amax(dim=dim)).float()
 
 
+@fused
+def _longest_row(x: Tensor) -> Tensor:
+    """The largest ‖row‖² of each head: ``[heads, rows, head_dim]`` to FP32 ``[heads]``."""
+    return x.float().square().sum(dim=-1).amax(dim=-1)
+
+
 def count(x: Tensor) -> Tensor:
-    """int64 ``[BINS]``: how many values of any float tensor lie in each bin."""
+    """``[BINS]``: how many values of any float tensor lie in each bin; whole numbers, of any dtype."""
     index = _index(x)
     if x.is_cuda:  # bincount would wait for the device
-        return torch.histc(index.float(), BINS, -0.5, BINS - 0.5).long()
-    return torch.bincount(index.flatten(), minlength=BINS)
+        return torch.histc(index, BINS, -0.5, BINS - 0.5)
+    return torch.bincount(index.flatten().int(), minlength=BINS)
 
 
 @fused
 def _index(x: Tensor) -> Tensor:
     bits = x.float().abs().view(torch.int32)
-    return ((bits >> SHIFT) - FIRST).clamp(0, BINS - 1)
+    return ((bits >> SHIFT) - FIRST).clamp(0, BINS - 1).float()
