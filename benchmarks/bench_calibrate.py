@@ -94,9 +94,9 @@ def _lines(checkpoint: Checkpoint, geometry: Geometry, *, profile: bool) -> list
         path = NumericPath("bf16", FloatArithmetic(weights, torch.bfloat16, watcher))
         trajectory = Trajectory(path, embeds, LATENT)
 
-        def seen(state: State) -> None:
-            if state.position % geometry.layers == 0:
-                watcher.check(state.position // geometry.layers - 1)
+        def seen(done: int, hidden: torch.Tensor) -> None:
+            if done % geometry.layers == 0:
+                watcher.check(done // geometry.layers - 1)
 
         trajectory.run(trajectory.start(noise), seen=seen)
         watcher.statistics()

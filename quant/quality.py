@@ -80,11 +80,7 @@ def _advance(trajectory: Trajectory, state: State) -> tuple[State, Tensor]:
     """One block execution: the state after it, and the hidden state that it ended with."""
     kept: list[Tensor] = []
 
-    def seen(inside: State) -> None:
-        assert inside.hidden is not None  # noqa: S101 - inside a step there is one
-        kept.append(inside.hidden)
-
-    state = trajectory.run(state, 1, seen)
+    state = trajectory.run(state, 1, lambda done, hidden: kept.append(hidden))
     return state, kept[0]
 
 

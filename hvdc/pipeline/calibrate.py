@@ -36,7 +36,7 @@ from quant.calibration.statistics import Statistics, empty
 from quant.calibration.watch import NonFiniteActivationError, StatisticsWatcher
 from quant.paths.fp32 import FloatArithmetic
 from quant.paths.host import initial_noise
-from quant.paths.trajectory import NumericPath, State, Trajectory
+from quant.paths.trajectory import NumericPath, Trajectory
 from quant.paths.weights import Weights
 
 DTYPES: dict[CalibrationDType, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -167,10 +167,10 @@ def _run(
     layers = weights.shape.layers
     where = f"prompt {job.prompt}, seed {request.seeds[job.seed]}"
 
-    def seen(state: State) -> None:
+    def seen(done: int, hidden: torch.Tensor) -> None:
         progress.advance(1)
-        if state.position % layers == 0:
-            watcher.check(state.position // layers - 1)
+        if done % layers == 0:
+            watcher.check(done // layers - 1)
 
     try:
         final = trajectory.finish(trajectory.run(trajectory.start(noise), seen=seen))

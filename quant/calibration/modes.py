@@ -69,10 +69,10 @@ def all_zero(statistics: Statistics, steps: tuple[Step, ...]) -> list[tuple[int,
 
 
 def _percentile(histogram: Int64Array, percentile: float) -> Float32Array:
-    """Upper edge of the bin in which the percentile lies: at most 4.5 % above it."""
+    """Upper edge of the bin in which the percentile lies: at most a 16th above it. The last bin has no upper edge."""
     total = histogram.sum(axis=-1, keepdims=True)
     reached = np.cumsum(histogram, axis=-1) >= total * (percentile / 100.0)
-    upper: Float32Array = edges()[1:][reached.argmax(axis=-1)]
+    upper: Float32Array = np.append(edges()[1:-1], np.float32(np.inf))[reached.argmax(axis=-1)]
     return np.where(total[..., 0] > 0, upper, np.float32(0.0))
 
 
@@ -97,4 +97,4 @@ def _least_error(histogram: Int64Array, absmax: Float32Array) -> Float32Array:
 def _squared_error(
     x: npt.NDArray[np.float64], clip: npt.NDArray[np.float64], step: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
-    return np.where(x > clip, (x - clip) ** 2, np.minimum(x**2, step**2 / 12.0))
+    return np.where(x > clip, (x - clip) ** 2, np.where(x < step / 2.0, x**2, step**2 / 12.0))

@@ -58,8 +58,11 @@ def run_block(arithmetic: Arithmetic, at: At, hidden: Tensor, text: TextOperands
     attended = arithmetic.operand(at, "attn1.to_out.0.input", attended)
     hidden = add(hidden, arithmetic.linear(at, "attn1.to_out.0", attended), gate_attn)
 
-    affine = (weights.values(at.weight("norm2")), weights.values(at.weight("norm2", "bias")))
-    crossing = layer_norm(hidden.float(), eps, *affine) if shape.cross_attn_norm else hidden.float()
+    crossing = hidden.float()
+    if shape.cross_attn_norm:
+        crossing = layer_norm(
+            crossing, eps, weights.values(at.weight("norm2")), weights.values(at.weight("norm2", "bias"))
+        )
     crossing = arithmetic.operand(at, "attn2.to_q.input", crossing)
     query = arithmetic.operand(at, "attn2.query", normed("attn2.to_q", "attn2.norm_q", crossing))
     attended = arithmetic.attention(at, "attn2", query, text.key, text.value)

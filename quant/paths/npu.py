@@ -1,8 +1,9 @@
 """The NPU's arithmetic: INT8 weights widened to FP16, FP16 operands, wide accumulation, FP32 residual stream.
 
-A GEMM's result is ``fp16(float(fp16(acc)) + b)``; an adapter's two GEMMs are FP16 and its output is added in FP32 and
-narrowed. Attention is one pass over the keys in the flash form: scores ``fp16(acc)``, probabilities
-``fp16(exp((score − rowmax) / √head_dim))`` unnormalised, ``o = fp16(Σ p · v / Σ p)``.
+A widened weight is ``fp16(fp32(q · s))``: the product is rounded to FP32 first. A GEMM's result is
+``fp16(float(fp16(acc)) + b)``; an adapter's two GEMMs are FP16 and its output is added in FP32 and narrowed. Attention
+is one pass over the keys in the flash form: scores ``fp16(acc)``, probabilities ``fp16(exp((score − rowmax) /
+√head_dim))`` unnormalised, ``o = fp16(Σ p · v / Σ p)``.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ latent in FP32, which is also all that crosses from the GPU to the NPU on the ph
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,11 @@ class State:
     position: int
     latent: Tensor
     hidden: Tensor | None = None
+
+
+Seen = Callable[[int, Tensor], None]
+"""Called after each block execution with the number of those that are done, and the hidden state ``[M, width]``
+FP32."""
 
 
 @dataclass(frozen=True)
@@ -114,16 +119,18 @@ class Trajectory:
         return self.finish(self.run(self.start(noise)))
 
     @torch.no_grad()
-    def run(self, state: State, count: int | None = None, seen: Callable[[State], None] | None = None) -> State:
-        """Execute ``count`` blocks (to the end if None). ``seen`` gets the state after each, inside the step.
+    def run(self, state: State, count: int | None = None, seen: Seen | None = None) -> State:
+        """Execute ``count`` blocks (to the end if None).
 
-        Raises ValueError if fewer than ``count`` are left.
+        Raises ValueError if fewer than ``count`` are left, and for a state that is not one between two blocks.
         """
         stop = self.executions if count is None else state.position + count
         if not state.position <= stop <= self.executions:
             raise ValueError(f"blocks {state.position} to {stop} of {self.executions}")
         latent, hidden = state.latent, state.hidden
         layers = self.weights.shape.layers
+        if (hidden is None) != (state.position % layers == 0):
+            raise ValueError(f"a state at {state.position} {'lacks its' if hidden is None else 'has a'} hidden state")
         for position in range(state.position, stop):
             step, block = divmod(position, layers)
             arithmetic = self.path.at(position)
@@ -135,7 +142,7 @@ class Trajectory:
                 arithmetic, At(step, block, expert), hidden.to(arithmetic.residual_dtype), text, self._rotations
             )
             if seen is not None:
-                seen(State(position + 1, latent, hidden.float()))
+                seen(position + 1, hidden.float())
             if block == layers - 1:
                 v = velocity(self.weights, step, expert, hidden)
                 latent = latent + v * self.weights.steps[step].step_size
@@ -150,12 +157,3 @@ class Trajectory:
         if key not in self._kept:
             self._kept[key] = text_operands(arithmetic, at, self._text[1])
         return self._kept[key]
-
-
-def all_paths(weights: Weights, scales: Mapping[str, Scales], cuts: tuple[int, ...] = ()) -> list[NumericPath]:
-    """npu, then gpu and every ``hetero(cut)`` with each named set of scales."""
-    paths = [npu(weights)]
-    for mode, table in scales.items():
-        for path in (gpu(weights, table), *(hetero(weights, table, cut) for cut in cuts)):
-            paths.append(NumericPath(f"{path.name} {mode}", path.rest, path.prefix, path.cut))
-    return paths

@@ -75,10 +75,13 @@ def test_figures_are_those_of_the_paths_run_by_themselves(place: Path) -> None:
         for name, path in (("fp32", fp32(weights)), ("gpu", gpu(weights, scales))):
             run = Trajectory(path, embeds, LATENT)
             seen = hidden[name]
-            state = run.run(run.start(initial_noise(5, 16, LATENT)), seen=lambda s, seen=seen: seen.append(s.hidden))
+            state = run.run(run.start(initial_noise(5, 16, LATENT)), seen=lambda _, h, seen=seen: seen.append(h))
             latent[name] = run.finish(state)
     row = rows["gpu per-step"]
-    due = [float(10 * torch.log10(a.square().sum() / (b - a).square().sum())) for a, b in zip(*hidden.values())]
+    due = [
+        float(10 * torch.log10(a.square().sum() / (b - a).square().sum()))
+        for a, b in zip(*hidden.values(), strict=True)
+    ]
     np.testing.assert_allclose(row["sqnr_db"], due, atol=1e-3)
     error = (latent["gpu"] - latent["fp32"]).norm() / latent["fp32"].norm()
     assert row["latent_error"] == pytest.approx(float(error), rel=1e-4)
