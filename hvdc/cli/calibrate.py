@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from hvdc.artifact.calibration import CalibrationDType
-from hvdc.cli.calibration_options import parse_seeds, say_for
 from hvdc.cli.output import out, print_json, progress_for, table
+from hvdc.cli.shared_options import dtype_option, model_options, parse_seeds, run_options, say_for
 from hvdc.config import load_config
 from hvdc.errors import StoppedError
 from hvdc.pipeline.calibrate import CalibrateRequest, Outcome, calibrate
@@ -25,19 +25,9 @@ SHOWN = 3
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="calibration.safetensors.")
-@click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.")
-@click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4.")
-@click.option("--adapter", type=click.Path(path_type=Path), help="Detail expert: LoRA file, or merged checkpoint.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings as a TOML file.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated.")
-@click.option("--frames", type=int, help="Frames of the video, 4 n + 1.  [default: 49]")
-@click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]")
-@click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]")
-@click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.")
-@click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, or cuda:N.")
-@click.option("--dtype", type=click.Choice(get_args(CalibrationDType)), default="fp32", show_default=True,
-              help="What the GEMMs compute in; the residual stream is FP32.")  # fmt: skip
+@model_options
+@run_options
+@dtype_option
 @click.option("--save-latents", type=click.Path(path_type=Path), help="Keep the final latents, for the decoder.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of this output.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")

@@ -6,13 +6,13 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
 
 from hvdc.artifact.calibration import CalibrationDType
-from hvdc.cli.calibration_options import parse_seeds, say_for
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
+from hvdc.cli.shared_options import dtype_option, model_options, parse_seeds, run_options, say_for
 from hvdc.config import SCALE_MODES, load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
@@ -33,24 +33,14 @@ SHOWN_LINEARS = 12
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The artifact to write: NAME.hvdc.")
-@click.option("--adapter", type=click.Path(path_type=Path), help="Detail expert: LoRA file, or merged checkpoint.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings as a TOML file.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated.")
-@click.option("--frames", type=int, help="Frames of the video, 4 n + 1.  [default: 49]")
-@click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]")
-@click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]")
-@click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.")
-@click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say.")
+@model_options
 @click.option("--prompts", type=click.Path(path_type=Path), help="Calibrate with these prompt embeddings.")
 @click.option("--calibration", type=click.Path(path_type=Path), help="Take activation scales from `hvdc calibrate`.")
 @click.option("--scale-mode", type=click.Choice(SCALE_MODES), help="How scales follow from it.  [default: per-step]")
 @click.option("--smooth", type=float, metavar="STRENGTH", help="Move outliers into the weights: 0 to 1, 0.5 is usual.")
 @click.option("--allow-geometry", is_flag=True, help="Take a calibration that was run at another video size.")
-@click.option("--prompts-limit", type=click.IntRange(1), help="Calibrate with the first N prompts only.")
-@click.option("--seeds", default="0", show_default=True, help="Noise seeds to calibrate with: 0,1,7 or 0:4.")
-@click.option("--device", default="cpu", show_default=True, help="Where to calibrate: cpu, cuda, or cuda:N.")
-@click.option("--dtype", type=click.Choice(get_args(CalibrationDType)), default="fp32", show_default=True,
-              help="What the GEMMs compute in while calibrating.")  # fmt: skip
+@run_options
+@dtype_option
 @click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
 @click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, write nothing.")

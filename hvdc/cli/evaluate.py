@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from hvdc.cli.calibration_options import parse_seeds
 from hvdc.cli.output import json_number, out, print_json, progress_for, table
+from hvdc.cli.shared_options import model_options, parse_seeds, run_options
 from hvdc.config import SCALE_MODES, CalibrationMode, load_config
 from hvdc.errors import UsageError
 from hvdc.pipeline.evaluate import EvaluateRequest, Evaluation, Row, evaluate, facts
@@ -39,18 +39,9 @@ def parse_cuts(text: str) -> tuple[int, ...]:
 @click.option(
     "--vae", type=click.Path(path_type=Path), help="Decoder, for PSNR, SSIM and the task: a diffusers folder."
 )
+@model_options
+@run_options
 @click.option("--task", metavar="MODULE", help="Module with check(frames, prompt) that scores a clip.")
-@click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.")
-@click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4.")
-@click.option("--adapter", type=click.Path(path_type=Path), help="Detail expert: LoRA file, or merged checkpoint.")
-@click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings as a TOML file.")
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated.")
-@click.option("--frames", type=int, help="Frames of the video, 4 n + 1.  [default: 49]")
-@click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]")
-@click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]")
-@click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.")
-@click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda, or cuda:N.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Draw error curves, maxima and histograms into a folder.")
 @click.option(
     "--export-videos", type=click.Path(path_type=Path), help="Write clips as VBench reads them into a folder."

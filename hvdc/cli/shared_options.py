@@ -1,0 +1,83 @@
+"""Options that several commands share, and what becomes of their text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+
+from hvdc.artifact.calibration import CalibrationDType
+from hvdc.errors import UsageError
+
+MAX_SEEDS = 1000
+"""More is a slip of the keyboard: each is a whole trajectory of each prompt."""
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``0,1,7`` or ``0:4`` (0 to 3). Raises UsageError."""
+    try:
+        if ":" in text:
+            first, stop = (int(part) for part in text.split(":"))
+            seeds = tuple(range(first, min(stop, first + MAX_SEEDS + 1)))
+        else:
+            seeds = tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError("the seeds are not a list", where="--seeds", expected="0,1,7 or 0:4", found=text) from error
+    if not seeds or len(set(seeds)) != len(seeds):
+        raise UsageError("there must be seeds, each once", where="--seeds", expected="0,1,7 or 0:4", found=text)
+    if len(seeds) > MAX_SEEDS:
+        raise UsageError("there are too many seeds", where="--seeds", expected=f"at most {MAX_SEEDS}", found=text[:80])
+    if not all(0 <= seed < 2**63 for seed in seeds):
+        raise UsageError("a seed is out of range", where="--seeds", expected="0 to 2^63 - 1", found=text)
+    return seeds
+
+
+def say_for(*, quiet: bool) -> Callable[[str], None]:
+    """A function that prints a note for people."""
+    return lambda text: None if quiet else click.echo(f"note: {text}", err=True)
+
+
+Command = Callable[..., Any]
+
+_MODEL = (
+    click.option("--adapter", type=click.Path(path_type=Path), help="Detail expert: LoRA file, or merged checkpoint."),
+    click.option("--config", "config_file", type=click.Path(path_type=Path), help="Settings as a TOML file."),
+    click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="One setting; may be repeated."),
+    click.option("--frames", type=int, help="Frames of the video, 4 n + 1.  [default: 49]"),
+    click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]"),
+    click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]"),
+    click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint."),
+    click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say."),
+)
+
+_RUN = (
+    click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only."),
+    click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4."),
+    click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu, cuda, or cuda:N."),
+)
+
+dtype_option = click.option(
+    "--dtype",
+    type=click.Choice(get_args(CalibrationDType)),
+    default="fp32",
+    show_default=True,
+    help="What the GEMMs compute in while calibrating; the residual stream is FP32.",
+)
+
+
+def model_options(command: Command) -> Command:
+    """Which model, and for which video: what `load_config` and the exporters take."""
+    return _with(_MODEL, command)
+
+
+def run_options(command: Command) -> Command:
+    """What is run, and where."""
+    return _with(_RUN, command)
+
+
+def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
+        command = option(command)
+    return command
