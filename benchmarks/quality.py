@@ -22,7 +22,7 @@ MODEL = Path("examples/moving_shapes/model")
 CLIP = ("--frames", "17", "--height", "128", "--width", "128")
 DOCUMENT = Path("docs/QUALITY.md")
 FIGURES = Path("docs/quality")
-CALIBRATED, EVALUATED, DECODED = 32, 32, 16
+CALIBRATED, EVALUATED, DECODED = 32, 16, 8
 CUTS = "6,12,18"
 
 HEAD = """# Quality
