@@ -18,7 +18,10 @@ EXACT_K = 1024
 
 
 def int8_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """``a · bᵀ``: INT8 ``[…, m, k]`` and ``[…, n, k]`` (codes within ±127) to INT32 ``[…, m, n]``, exact."""
+    """``a · bᵀ``: INT8 ``[…, m, k]`` and ``[…, n, k]`` (codes within ±127) to INT32 ``[…, m, n]``, exact.
+
+    On a CPU the codes may also come as float32, which saves converting them again.
+    """
     if a.is_cuda:
         if a.ndim == 2:
             return _int_mm(a, b)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,8 +28,3 @@ class Scales:
         if value == ABSENT:
             raise KeyError(f"{name} has no scale at step {step}: it does not exist there")
         return float(value)
-
-    @staticmethod
-    def columns(inputs: Sequence[str]) -> dict[str, int]:
-        """Name -> column of the table."""
-        return {name: i for i, name in enumerate(inputs)}

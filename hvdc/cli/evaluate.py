@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from hvdc.cli.output import json_number, out, print_json, progress_for, table
-from hvdc.cli.shared_options import model_options, parse_seeds, run_options
+from hvdc.cli.shared_options import model_options, parse_seeds, run_options, say_for
 from hvdc.config import SCALE_MODES, CalibrationMode, load_config
 from hvdc.errors import UsageError
 from hvdc.pipeline.evaluate import EvaluateRequest, Evaluation, Row, evaluate, facts
+from hvdc.pipeline.quality_plots import draw, prepare_folder
 from hvdc.pipeline.ranks import join
 from hvdc.pipeline.videos import PathFolders
 
@@ -33,7 +34,7 @@ def parse_cuts(text: str) -> tuple[int, ...]:
 @click.option("--calibration", type=click.Path(path_type=Path), help="Activation statistics, by `hvdc calibrate`.")
 @click.option("--artifact", type=click.Path(path_type=Path), help="Judge this artifact's own bytes too.")
 @click.option("--scale-mode", "modes", multiple=True, type=click.Choice(SCALE_MODES),
-              help="May be repeated.  [default: per-step]")  # fmt: skip
+              help="May be repeated.  [default: as configured, per-step]")  # fmt: skip
 @click.option("--cut", "cuts", default="", metavar="K,K", help="Also GPU before, NPU from these block executions on.")
 @click.option("--smooth", multiple=True, type=float, metavar="STRENGTH", help="Also smoothed; may be repeated.")
 @click.option(
@@ -86,7 +87,7 @@ def command(
         artifact=artifact,
         adapter=adapter,
         config=load_config(config_file, settings, options),
-        modes=modes or ("per-step",),
+        modes=modes,
         cuts=parse_cuts(cuts),
         smooth=smooth,
         prompts_limit=prompts_limit,
@@ -94,20 +95,25 @@ def command(
         vae=vae,
         task=task,
     )
+    if plot is not None:
+        prepare_folder(plot)
+    folders = None if export_videos is None or vae is None else PathFolders(export_videos)
     ranks = join(device)
-    folders = None if export_videos is None else PathFolders(export_videos)
-    sink = None if folders is None else folders.add
-    evaluation = evaluate(request, ranks, progress_for(quiet=quiet or as_json), sink)
+    try:
+        sink = folders.add if folders is not None else None
+        if export_videos is not None and vae is None:
+            raise UsageError("frames are needed for videos, and no decoder was given", fix="add --vae DIR")
+        evaluation = evaluate(request, ranks, progress_for(quiet=quiet or as_json), say_for(quiet=as_json), sink)
+    finally:
+        ranks.leave()
     if folders is not None:
         folders.finish()
-    if plot is not None:
-        from hvdc.pipeline.quality_plots import draw  # matplotlib, where it is installed
-
-        draw(evaluation, plot)
     if as_json:
         print_json(_finite(facts(evaluation)))
     else:
         _print(evaluation)
+    if plot is not None:
+        draw(evaluation, plot)
 
 
 def _finite(value: Any) -> Any:
@@ -123,8 +129,8 @@ def _print(evaluation: Evaluation) -> None:
     for name, columns, rows in tables(evaluation):
         table(name, columns, rows)
         out().print()
-    video = evaluation.video
-    out().print(f"{evaluation.clips} clips of {video.frames} frames {video.width} × {video.height}")
+    video, clips = evaluation.video, evaluation.clips
+    out().print(f"{clips} {'clip' if clips == 1 else 'clips'} of {video.frames} frames {video.width} × {video.height}")
     for note in evaluation.notes:
         out().print(f"note: {note}")
 
@@ -132,34 +138,35 @@ def _print(evaluation: Evaluation) -> None:
 def tables(evaluation: Evaluation) -> list[tuple[str, list[str], list[list[str]]]]:
     """``(title, columns, rows)`` of everything that was measured."""
     columns = ["path", ">SQNR first dB", ">worst dB", ">last dB", ">cosine last", ">latent dB", ">latent error"]
-    rows = []
-    for row in evaluation.rows:
-        if row.curve is not None:
-            db = row.curve.sqnr_db
-            figures = [_db(db[0]), _db(min(db)), _db(db[-1]), f"{row.curve.mean_cosine[-1]:.5f}"]
-            rows.append([row.path, *figures, _db(row.curve.latent_sqnr_db), f"{row.latent_error:.4f}"])
+    rows = [_curve_row(row, evaluation.layers) for row in evaluation.rows if row.curve is not None]
     found = [("Hidden states and latents against FP32", columns, rows)]
-    if any(row.psnr_db is not None or row.task for row in evaluation.rows):
-        names = list(dict.fromkeys(name for row in evaluation.rows for name in row.task))
-        columns = [
-            "path",
-            ">PSNR dB",
-            ">SSIM",
-            *([">LPIPS"] if any(r.lpips is not None for r in evaluation.rows) else []),
-        ]
-        rows = [_frame_row(row, names, lpips=">LPIPS" in columns) for row in evaluation.rows]
-        found.append(("Decoded frames", [*columns, *(f">{name}" for name in names)], rows))
+    if any(row.scores for row in evaluation.rows):
+        names = list(dict.fromkeys(name for row in evaluation.rows for name in row.scores))
+        titles = [">" + SCORES.get(name, name.removeprefix("task ")) for name in names]
+        rows = [[row.path, *(_score(row.scores.get(name), name) for name in names)] for row in evaluation.rows]
+        found.append(("Decoded frames", ["path", *titles], rows))
     return found
 
 
-def _frame_row(row: Row, names: list[str], *, lpips: bool) -> list[str]:
-    cells = [row.path, _db(row.psnr_db), "–" if row.ssim is None else f"{row.ssim:.4f}"]
-    if lpips:
-        cells.append("–" if row.lpips is None else f"{row.lpips:.4f}")
-    return cells + [f"{row.task[name]:.3f}" if name in row.task else "–" for name in names]
+SCORES = {"psnr_db": "PSNR dB", "ssim": "SSIM", "lpips": "LPIPS"}
 
 
-def _db(value: float | None) -> str:
+def _curve_row(row: Row, layers: int) -> list[str]:
+    curve = row.curve
+    assert curve is not None  # noqa: S101 - the caller looked
+    if curve.failed is not None:
+        step, block = divmod(curve.failed, layers)
+        return [row.path, f"NaN or Inf at step {step}, block {block}", *["–"] * 5]
+    db = curve.sqnr_db
+    figures = [_db(db[0]), _db(min(db)), _db(db[-1]), f"{curve.mean_cosine[-1]:.5f}"]
+    return [row.path, *figures, _db(curve.latent_sqnr_db), f"{row.latent_error:.4f}"]
+
+
+def _score(value: float | None, name: str) -> str:
     if value is None:
         return "–"
+    return _db(value) if name == "psnr_db" else f"{value:.4f}" if name in SCORES else f"{value:.3f}"
+
+
+def _db(value: float) -> str:
     return f"{value:.1f}" if math.isfinite(value) else str(value)

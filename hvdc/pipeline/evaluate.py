@@ -1,54 +1,44 @@
-"""What each engine's arithmetic costs: paths against FP32 over prompts and seeds, on hidden states, latents and
-frames."""
+"""What each engine's arithmetic costs: paths against FP32 over prompts and seeds, on hidden states, latents, frames."""
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import math
 import statistics as stats
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from exporters.checkpoint import Checkpoint
 from exporters.prompts import Prompts, read_prompts
 from exporters.schedule import Step
 from hvdc.artifact.manifest import Video
-from hvdc.artifact.reader import open_artifact
 from hvdc.config import CalibrationMode, CompileConfig
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.activations import require_same_model, smoothing_of
+from hvdc.pipeline.build import manifest_steps
+from hvdc.pipeline.calibrate import tensors_sha256
 from hvdc.pipeline.calibration_file import Calibrated, read_calibration
 from hvdc.pipeline.decode import Decoder
+from hvdc.pipeline.evaluated_paths import Judged, Wanted, check_wanted, judged_paths
+from hvdc.pipeline.frame_scores import Frames, Scores, load_task, require_libraries
 from hvdc.pipeline.prepare import open_configured, schedule_of, video_of
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
-from hvdc.pipeline.sources import ArtifactSource, CheckpointSource
-from quant import frames as frame_metrics
-from quant.calibration.modes import NEEDS_HISTOGRAM, activation_scales
+from hvdc.pipeline.sources import CheckpointSource
 from quant.paths.host import initial_noise
-from quant.paths.trajectory import NumericPath, Trajectory, fp32, gpu, hetero, npu
+from quant.paths.trajectory import NumericPath, Trajectory, fp32
 from quant.paths.weights import Weights
-from quant.quality import Curve, compare
-from quant.scales import Scales
-from quant.smooth import Rescaling, rescaled_statistics
+from quant.quality import Curve, NonFinitePathError, compare
+from quant.scales import Scales as ActivationTable
 
 REFERENCE = "fp32"
-Frames = npt.NDArray[np.float32]
-Task = Callable[[Frames, str], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class EvaluateRequest:
-    """What a person asked for."""
+    """What a person asked for. ``modes`` and ``smooth`` empty: what the configuration says."""
 
     checkpoint: Path
     prompts: Path
@@ -56,7 +46,7 @@ class EvaluateRequest:
     artifact: Path | None = None
     adapter: Path | None = None
     config: CompileConfig = field(default_factory=CompileConfig)
-    modes: tuple[CalibrationMode, ...] = ("per-step",)
+    modes: tuple[CalibrationMode, ...] = ()
     cuts: tuple[int, ...] = ()
     smooth: tuple[float, ...] = ()
     prompts_limit: int | None = None
@@ -71,17 +61,23 @@ class Row:
     """One path's result. dB values are of energies summed over all clips; frame metrics are means over clips."""
 
     path: str
+    judged: Judged | None
+    """None for the reference, which has no curve either."""
     curve: Curve | None
-    """None for the reference itself."""
-    psnr_db: float | None = None
-    ssim: float | None = None
-    lpips: float | None = None
-    task: Mapping[str, float] = field(default_factory=dict)
+    scores: Mapping[str, float]
+    """``psnr_db``, ``ssim``, ``lpips`` and ``task NAME``, those that were measured."""
 
     @property
     def latent_error(self) -> float | None:
         """Median of ‖z − z_ref‖ / ‖z_ref‖."""
-        return None if self.curve is None else stats.median(self.curve.latent_error)
+        if self.curve is None or not self.curve.latent_error:
+            return None
+        return stats.median(self.curve.latent_error)
+
+    @property
+    def task(self) -> dict[str, float]:
+        """The task's numbers."""
+        return {name.removeprefix("task "): v for name, v in self.scores.items() if name.startswith("task ")}
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,9 @@ class Evaluation:
     layers: int
     steps: tuple[Step, ...]
     calibrated: Calibrated | None
-    scales: Mapping[str, Scales]
+    scales: Mapping[str, ActivationTable]
+    identity: Mapping[str, Any]
+    """What was compared: hashes of tensors, prompts, statistics; seeds."""
     notes: tuple[str, ...]
 
 
@@ -102,120 +100,101 @@ Sink = Callable[[str, str, int, Frames], None]
 """Called with path, prompt, number of the seed and decoded frames."""
 
 
-def evaluate(request: EvaluateRequest, ranks: Ranks, progress: Progress, sink: Sink | None = None) -> Evaluation:
-    """Run every path on every prompt and seed. Raises UsageError, CheckpointError, HvdcError."""
+def evaluate(
+    request: EvaluateRequest, ranks: Ranks, progress: Progress, say: Callable[[str], None], sink: Sink | None = None
+) -> Evaluation:
+    """Run every path on every prompt and seed. Raises UsageError, CheckpointError, ArtifactError, HvdcError.
+
+    A path that computes NaN or Inf is marked and the others go on.
+    """
+    if ranks.world > 1:
+        raise UsageError("an evaluation is one process, and torchrun started several", fix="start hvdc evaluate alone")
     task = None if request.task is None else load_task(request.task)
     if request.vae is not None:
-        try:
-            frame_metrics.require_libraries()
-        except frame_metrics.MissingLibraryError as error:
-            raise HvdcError(str(error), fix=error.fix) from error
-    if request.vae is None and (task is not None or sink is not None):
+        require_libraries()
+    elif task is not None or sink is not None:
         raise UsageError("frames are needed for this, and no decoder was given", fix="add --vae DIR")
+    if request.modes and request.calibration is None:
+        raise UsageError("there are no statistics to make scales of", where="--scale-mode", fix="add --calibration")
+    config = request.config
+    wanted = Wanted(
+        modes=tuple(dict.fromkeys(request.modes or (config.scale_mode,))),
+        cuts=request.cuts,
+        smooth=tuple(dict.fromkeys(request.smooth or (() if config.smooth is None else (config.smooth,)))),
+        percentile=config.percentile,
+        artifact=request.artifact,
+    )
     with ExitStack() as stack:
-        checkpoint = stack.enter_context(open_configured(request.checkpoint, request.adapter, request.config))
+        stack.callback(progress.finish)
+        checkpoint = stack.enter_context(open_configured(request.checkpoint, request.adapter, config))
         g = checkpoint.geometry
-        prompts = stack.enter_context(
-            read_prompts(
-                request.prompts, text_tokens=g.text_tokens, text_width=g.text_width, limit=request.prompts_limit
-            )
-        )
-        steps, video = schedule_of(request.config, g), video_of(request.config, g)
+        tokens, width, limit = g.text_tokens, g.text_width, request.prompts_limit
+        prompts = stack.enter_context(read_prompts(request.prompts, text_tokens=tokens, text_width=width, limit=limit))
+        steps, video = schedule_of(config, g), video_of(config, g)
+        check_wanted(wanted, len(steps) * g.layers, calibrated=request.calibration is not None)
         calibrated = None if request.calibration is None else read_calibration(request.calibration)
-        if calibrated is not None:
-            require_same_model(calibrated, checkpoint, steps, str(request.calibration))
         decoder = None if request.vae is None else Decoder(request.vae, ranks.device)
+        sha256 = tensors_sha256(checkpoint, progress)
         reference = fp32(Weights(CheckpointSource(checkpoint, steps), ranks.device))
-        scales: dict[str, Scales] = {}
-        paths = list(_paths(request, checkpoint, calibrated, reference, scales, stack))
-        names = [path.name for path in paths]
-        if not names:
-            raise UsageError("there is nothing to compare", fix="give --calibration or --artifact, or a --mode")
+        paths = judged_paths(wanted, checkpoint, steps, calibrated, reference.rest.weights, sha256, video, stack)
         clips = list(itertools.product(range(len(prompts)), range(len(request.seeds))))
-        progress.start("evaluating", len(clips) * (len(paths) + 1), len(clips), unit="trajectories")
+        scores = None if decoder is None else Scores(REFERENCE, task, ranks.device)
         curves: dict[str, Curve] = {}
-        measured = _Measured(task, ranks.device)
+        each = len(steps) * g.layers * (len(paths) + 1)
+        progress.start("evaluating", len(clips) * each, len(clips), unit="blocks")
         for prompt, number in clips:
             seed = request.seeds[number]
+            where = f"prompt {prompt}: {prompts.texts[prompt]!r}, seed {seed}"
             noise = initial_noise(seed, g.in_channels, video.latent)
-            latents = _one(reference, paths, prompts, prompt, noise, video, curves)
-            progress.advance(len(paths) + 1)
-            if decoder is not None:
-                _decode(decoder, latents, prompts.texts[prompt], number, measured, sink)
+            latents = _latents(reference, paths, prompts, prompt, noise, video, curves, progress, where)
+            if decoder is not None and scores is not None:
+                _decode(decoder, latents, prompts.texts[prompt], number, scores, sink)
             progress.item_done(f"prompt {prompt + 1}/{len(prompts)}, seed {seed}")
-        progress.finish()
-    rows = [measured.row(REFERENCE, None), *(measured.row(name, curves[name]) for name in names)]
-    return Evaluation(tuple(rows), len(clips), video, g.layers, steps, calibrated, scales, measured.notes())
+        identity = {
+            "tensors_sha256": sha256,
+            "prompts_sha256": prompts.sha256,
+            "seeds": list(request.seeds),
+            "statistics_sha256": None if calibrated is None else calibrated.provenance.statistics_sha256,
+            "artifact": None if request.artifact is None else str(request.artifact),
+            "steps": [step.model_dump(mode="json") for step in manifest_steps(steps)],
+        }
+    means = {name: {} if scores is None else scores.means(name) for name in (REFERENCE, *(p.name for p in paths))}
+    rows = [Row(REFERENCE, None, None, means[REFERENCE])]
+    rows += [Row(p.name, p, curves[p.name], means[p.name]) for p in paths]
+    notes = (*wanted.notes, *(() if scores is None else scores.notes()))
+    return Evaluation(tuple(rows), len(clips), video, g.layers, steps, calibrated, wanted.scales, identity, notes)
 
 
-def _one(
+def _latents(
     reference: NumericPath,
-    paths: list[NumericPath],
+    paths: list[Judged],
     prompts: Prompts,
     prompt: int,
     noise: torch.Tensor,
     video: Video,
     curves: dict[str, Curve],
+    progress: Progress,
+    where: str,
 ) -> dict[str, torch.Tensor]:
+    """Final latents of one clip. Raises HvdcError where the reference is not finite, or memory runs out."""
     embeds = torch.from_numpy(prompts.embeds[prompt].copy())
-    others = {path.name: Trajectory(path, embeds, video.latent) for path in paths}
-    latents = compare(Trajectory(reference, embeds, video.latent), others, noise, curves)
-    for name, latent in latents.items():
-        if not bool(latent.isfinite().all()):
-            raise HvdcError(f"the path {name} computed NaN or Inf", where=f"prompt {prompt}: {prompts.texts[prompt]!r}")
-    return latents
-
-
-def _paths(
-    request: EvaluateRequest,
-    checkpoint: Checkpoint,
-    calibrated: Calibrated | None,
-    reference: NumericPath,
-    scales: dict[str, Scales],
-    stack: ExitStack,
-) -> Iterator[NumericPath]:
-    """npu, then gpu and hetero in every mode; the same again for each strength of smoothing; the artifact's own."""
-    weights = reference.rest.weights
-    steps, executions = weights.steps, len(weights.steps) * weights.shape.layers
-    for cut in request.cuts:
-        if not 0 <= cut <= executions:
-            raise UsageError(f"a cut at {cut} is impossible", where="--cut", expected=f"0 to {executions}")
-    yield npu(weights)
-    if calibrated is None and (request.smooth or request.cuts) and request.artifact is None:
-        raise UsageError("the GPU's arithmetic needs activation scales", fix="give --calibration")
-    if calibrated is not None:
-        for mode in request.modes:
-            scales[mode] = activation_scales(calibrated.statistics, steps, mode)
-            yield from _of_the_gpu(weights, scales[mode], request.cuts, mode)
-        for strength in request.smooth:
-            factors = Rescaling(checkpoint.geometry, smoothing_of(calibrated, checkpoint, strength))
-            smoothed = Weights(CheckpointSource(checkpoint, schedule_of(request.config, checkpoint.geometry), factors),
-                               weights.device)  # fmt: skip
-            statistics = rescaled_statistics(factors, calibrated.statistics)
-            label = f"smooth {strength:g}"
-            yield _named(npu(smoothed), label)
-            for mode in request.modes:
-                if mode not in NEEDS_HISTOGRAM:
-                    table = activation_scales(statistics, steps, mode)
-                    yield from _of_the_gpu(smoothed, table, request.cuts, f"{mode} {label}")
-    if request.artifact is not None:
-        artifact = stack.enter_context(open_artifact(request.artifact))
-        source = ArtifactSource(artifact)
-        if source.shape != checkpoint.geometry:
-            raise UsageError("the artifact is of another model than the checkpoint", where=str(request.artifact))
-        own = Weights(source, weights.device)
-        yield _named(npu(own), "artifact")
-        if source.scales is not None:
-            yield from _of_the_gpu(own, source.scales, request.cuts, "artifact")
-
-
-def _of_the_gpu(weights: Weights, scales: Scales, cuts: tuple[int, ...], label: str) -> Iterator[NumericPath]:
-    for path in (*(hetero(weights, scales, cut) for cut in cuts), gpu(weights, scales)):
-        yield _named(path, label)
-
-
-def _named(path: NumericPath, label: str) -> NumericPath:
-    return NumericPath(f"{path.name} {label}", path.rest, path.prefix, path.cut)
+    runs = {p.name: Trajectory(p.path, embeds, video.latent) for p in paths}
+    layers = reference.rest.weights.shape.layers
+    try:
+        return compare(Trajectory(reference, embeds, video.latent), runs, noise, curves, progress.advance)
+    except NonFinitePathError as error:
+        step, block = divmod(error.position, layers)
+        raise HvdcError(
+            f"the model itself computed NaN or Inf in FP32: step {step}, block {block}",
+            where=where,
+            fix="check that checkpoint and prompts belong together",
+        ) from error
+    except torch.OutOfMemoryError as error:
+        raise HvdcError(
+            "the device's memory is too small for this clip and so many paths",
+            where=f"{video.frames} frames of {video.width} × {video.height}, {len(paths) + 1} paths",
+            fix="judge fewer paths at a time, or a smaller clip: --frames, --height, --width",
+        ) from error
 
 
 def _decode(
@@ -223,89 +202,45 @@ def _decode(
     latents: dict[str, torch.Tensor],
     prompt: str,
     number: int,
-    measured: _Measured,
+    scores: Scores,
     sink: Sink | None,
 ) -> None:
     reference = decoder.decode(latents[REFERENCE])
     for name, latent in latents.items():
         frames = reference if name == REFERENCE else decoder.decode(latent)
-        measured.add(name, frames, reference, prompt)
+        scores.add(name, frames, reference, prompt)
         if sink is not None:
             sink(name, prompt, number, frames)
 
 
-class _Measured:
-    """Frame metrics of each path, clip by clip."""
-
-    def __init__(self, task: Task | None, device: torch.device) -> None:
-        self._task = task
-        self._lpips = frame_metrics.load_lpips(device)
-        self._values: dict[str, dict[str, list[float]]] = {}
-
-    def add(self, name: str, frames: Frames, reference: Frames, prompt: str) -> None:
-        values = self._values.setdefault(name, {})
-
-        def put(metric: str, value: float) -> None:
-            values.setdefault(metric, []).append(value)
-
-        if name != REFERENCE:
-            put("psnr_db", frame_metrics.psnr_db(frames, reference))
-            put("ssim", frame_metrics.ssim(frames, reference))
-            if self._lpips.metric is not None and min(frames.shape[1:3]) >= frame_metrics.LPIPS_SMALLEST:
-                put("lpips", self._lpips.metric(frames, reference))
-        if self._task is not None:
-            for metric, value in self._task(frames, prompt).items():
-                put(f"task {metric}", float(value))
-
-    def row(self, name: str, curve: Curve | None) -> Row:
-        values = {metric: _mean(v) for metric, v in self._values.get(name, {}).items()}
-        task = {m.removeprefix("task "): v for m, v in values.items() if m.startswith("task ")}
-        return Row(name, curve, values.get("psnr_db"), values.get("ssim"), values.get("lpips"), task)
-
-    def notes(self) -> tuple[str, ...]:
-        return () if not self._values or self._lpips.metric is not None else (f"no LPIPS: {self._lpips.reason}",)
-
-
-def _mean(values: list[float]) -> float:
-    """NaN stays NaN; clips that are equal to the reference have an infinite PSNR and are left out of its mean."""
-    kept = [v for v in values if v != math.inf]
-    return sum(kept) / len(kept) if kept else math.inf
-
-
-def load_task(name: str) -> Task:
-    """The function ``check`` of a module, found from the current directory too. Raises UsageError."""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
-    try:
-        task = importlib.import_module(name).check
-    except (ImportError, AttributeError) as error:
-        raise UsageError(
-            "the task cannot be loaded",
-            where=f"--task {name}",
-            expected="a module with a function check(frames, prompt)",
-            found=str(error),
-        ) from error
-    out: Task = task
-    return out
-
-
 def facts(evaluation: Evaluation) -> dict[str, Any]:
-    """As JSON."""
-    rows = []
-    for row in evaluation.rows:
-        curve = row.curve
-        rows.append(
-            {
-                "path": row.path,
-                "latent_sqnr_db": None if curve is None else curve.latent_sqnr_db,
-                "latent_error": row.latent_error,
-                "sqnr_db": None if curve is None else curve.sqnr_db,
-                "cosine": None if curve is None else curve.mean_cosine,
-                "psnr_db": row.psnr_db,
-                "ssim": row.ssim,
-                "lpips": row.lpips,
-                "task": dict(row.task),
-            }
-        )
-    video = evaluation.video.model_dump(mode="json")
-    return {"clips": evaluation.clips, "video": video, "rows": rows, "notes": list(evaluation.notes)}
+    """As JSON; a failed path has the place where it failed, and no figures."""
+    return {
+        **evaluation.identity,
+        "clips": evaluation.clips,
+        "video": evaluation.video.model_dump(mode="json"),
+        "layers": evaluation.layers,
+        "rows": [_row_facts(row, evaluation.layers) for row in evaluation.rows],
+        "notes": list(evaluation.notes),
+    }
+
+
+def _row_facts(row: Row, layers: int) -> dict[str, Any]:
+    curve, judged = row.curve, row.judged
+    good = curve if curve is not None and curve.failed is None else None
+    step, block = divmod(curve.failed, layers) if curve is not None and curve.failed is not None else (None, None)
+    return {
+        "path": row.path,
+        "engine": REFERENCE if judged is None else judged.engine,
+        "scale_mode": None if judged is None else judged.scales,
+        "cut": None if judged is None else judged.cut,
+        "smooth": None if judged is None else judged.smooth,
+        "artifact": judged is not None and judged.artifact,
+        "failed": None if step is None else {"step": step, "block": block},
+        "latent_sqnr_db": None if good is None else good.latent_sqnr_db,
+        "latent_error": None if good is None else row.latent_error,
+        "sqnr_db": None if good is None else good.sqnr_db,
+        "cosine": None if good is None else good.mean_cosine,
+        **{name: row.scores.get(name) for name in ("psnr_db", "ssim", "lpips")},
+        "task": row.task,
+    }

@@ -32,6 +32,15 @@ _DPI = 150
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
 
 
+def require_matplotlib() -> tuple[Any, Any]:
+    """matplotlib's figures and its Agg canvas. Raises HvdcError where it is not installed."""
+    try:
+        return importlib.import_module("matplotlib.figure"), importlib.import_module("matplotlib.backends.backend_agg")
+    except ImportError as error:
+        what = "drawing needs matplotlib, which is not installed"
+        raise HvdcError(what, fix="pip install 'hvdc[quality]'") from error
+
+
 def error_along_trajectory(
     curves: Mapping[str, Sequence[float]], steps: Sequence[Step], layers: int, path: Path
 ) -> None:
@@ -233,12 +242,7 @@ def _ticks(length: int, most: int) -> list[int]:
 
 def _figure(width: float, height: float) -> Any:
     """An empty figure of some inches that draws by Agg and belongs to no window."""
-    try:
-        figure = importlib.import_module("matplotlib.figure")
-        agg = importlib.import_module("matplotlib.backends.backend_agg")
-    except ImportError as error:
-        what = "drawing needs matplotlib, which is not installed"
-        raise HvdcError(what, fix="pip install 'hvdc[quality]'") from error
+    figure, agg = require_matplotlib()
     made = figure.Figure(figsize=(width, height), layout="constrained", facecolor="white")
     agg.FigureCanvasAgg(made)
     return made

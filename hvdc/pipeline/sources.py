@@ -12,6 +12,7 @@ from exporters.checkpoint import Checkpoint
 from exporters.model import Geometry
 from exporters.schedule import Step
 from exporters.tensor import check_finite
+from hvdc.artifact import records
 from hvdc.artifact.manifest import Step as ManifestStep
 from hvdc.artifact.reader import Artifact
 from hvdc.pipeline.artifact_plan import ADALN, HEAD_TABLE, ROPE
@@ -84,7 +85,7 @@ class ArtifactSource:
         calibration = self._artifact.manifest.calibration
         if calibration is None:
             return None
-        return Scales(self._artifact.tensor("calibration.activation_scales"), tuple(i.name for i in calibration.inputs))
+        return Scales(self._artifact.tensor(records.ACTIVATION_SCALES_NAME), tuple(i.name for i in calibration.inputs))
 
 
 def _is_b(name: str) -> bool:

@@ -73,12 +73,7 @@ class VideoFolder:
         self._av = _library()
         if fps < 1:
             raise ValueError(f"{fps} frames a second")
-        if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
-            raise UsageError(
-                "the folder for videos is not empty",
-                where=str(folder), expected="a new or empty folder: VBench would score what lies there too",
-                fix="name another folder, or remove this one",
-            )  # fmt: skip
+        _require_empty(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._folder, self._fps = folder, fps
         self._mapping: dict[str, str] = {}
@@ -101,12 +96,22 @@ class VideoFolder:
         return Exported(self._folder, prompts, tuple(self._mapping), tuple(self._renamed))
 
 
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and not (folder.is_dir() and next(folder.iterdir(), None) is None):
+        raise UsageError(
+            "the folder for videos is not empty",
+            where=str(folder), expected="a new or empty folder: VBench would score what lies there too",
+            fix="name another folder, or remove this one",
+        )  # fmt: skip
+
+
 class PathFolders:
     """A `VideoFolder` for each numeric path below one folder, named after it with ``_`` for what is not a letter or
     digit."""
 
     def __init__(self, root: Path) -> None:
         _library()
+        _require_empty(root)
         self._root = root
         self._folders: dict[str, VideoFolder] = {}
 

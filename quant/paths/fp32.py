@@ -94,6 +94,10 @@ def head_groups(x: Tensor) -> list[slice]:
     return [slice(h, h + 1) for h in range(x.shape[0])] if x.is_cuda else [slice(0, x.shape[0])]
 
 
+SCORE_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
+"""Attention scores that exist at once where they are computed in parts."""
+
+
 def query_rows(heads: int, keys: int, budget_elements: int) -> int:
     """How many query rows of attention to take at once so that all heads' scores stay within a budget.
 

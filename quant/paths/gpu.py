@@ -21,8 +21,7 @@ from quant.fused import fused
 from quant.gemms import ADAPTED, DETAIL, hidden_of
 from quant.integer import int8_matmul, quantize_activations
 from quant.paths.arithmetic import At
-from quant.paths.fp32 import head_groups, join_heads, query_rows, split_heads
-from quant.paths.npu import SCORE_ELEMENTS
+from quant.paths.fp32 import SCORE_ELEMENTS, head_groups, join_heads, query_rows, split_heads
 from quant.paths.weights import Weights
 from quant.scales import Scales
 
@@ -67,11 +66,13 @@ class GpuArithmetic:
         out = torch.empty(q.shape, dtype=torch.float32, device=q.device)
         for heads in head_groups(q):
             # A row of ones under the values' columns: the same product then gives Σ p, for a 128th of its cost.
-            columns = F.pad(v[heads].transpose(-1, -2), (0, 0, 0, 1), value=1.0)
+            columns, keys = F.pad(v[heads].transpose(-1, -2), (0, 0, 0, 1), value=1.0), k[heads]
+            if not q.is_cuda:  # a CPU multiplies in FP32: converted once, not for each part
+                columns, keys = columns.float(), keys.float()
             rows = query_rows(q[heads].shape[0], k.shape[1], SCORE_ELEMENTS[q.device.type])
             for start in range(0, q.shape[1], rows):
                 part = q[heads, start : start + rows]
-                p = _probabilities(int8_matmul(part, k[heads]), factor)
+                p = _probabilities(int8_matmul(part, keys), factor)
                 sums = int8_matmul(p, columns)
                 out[heads, start : start + rows] = sums[..., :-1] * value.scale / sums[..., -1:]
         return join_heads(out)

@@ -16,11 +16,8 @@ from torch import Tensor
 from quant.fused import fused
 from quant.gemms import ADAPTED, DETAIL, hidden_of
 from quant.paths.arithmetic import At
-from quant.paths.fp32 import join_heads, query_rows, split_heads
+from quant.paths.fp32 import SCORE_ELEMENTS, join_heads, query_rows, split_heads
 from quant.paths.weights import Weights
-
-SCORE_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
-"""Attention scores that exist at once."""
 
 
 class NpuArithmetic:
@@ -46,6 +43,8 @@ class NpuArithmetic:
 
     def attention(self, at: At, attn: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         q, k, v = (split_heads(x, self.weights.shape.heads) for x in (query, key, value))
+        if not q.is_cuda:  # a CPU multiplies in FP32: widened once, not for each part
+            k, v = k.float(), v.float()
         out = torch.empty(q.shape, dtype=torch.float16, device=q.device)
         rows = query_rows(q.shape[0], k.shape[1], SCORE_ELEMENTS[q.device.type])
         for start in range(0, q.shape[1], rows):
@@ -63,7 +62,7 @@ def _weights_of_values(scores: Tensor, scale: float) -> Tensor:
 
 
 def wide_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """``a · bᵀ`` of FP16 operands, products exact, accumulated in FP32, not narrowed."""
+    """``a · bᵀ`` of FP16 operands, or of their FP32 values; products exact, accumulated in FP32, not narrowed."""
     if a.is_cuda:
         return torch.matmul(a.float(), b.float().transpose(-1, -2))
     return a.float() @ b.float().transpose(-1, -2)

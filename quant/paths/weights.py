@@ -34,20 +34,31 @@ class Weights:
 
     def codes(self, name: str) -> Tensor:
         """A weight's INT8 codes ``[n, k]``."""
-        return self._keep(name, "codes", lambda: torch.tensor(self.source.quantized(name)[0]).to(self.device))
+        return self._pair(name)[0]
 
     def scales(self, name: str) -> Tensor:
         """A weight's FP32 scales ``[n]``."""
-        return self._keep(name, "scales", lambda: torch.tensor(self.source.quantized(name)[1]).to(self.device))
+        return self._pair(name)[1]
 
     def widened(self, name: str) -> Tensor:
         """A weight as the NPU widens it: ``fp16(q · s)`` ``[n, k]``."""
 
         def make() -> Tensor:
-            q, s = self.source.quantized(name)
+            held = self._kept.get((name, "codes"))
+            if held is not None:
+                return (held.float() * self.scales(name)[:, None]).half()
+            q, s = self.source.quantized(name)  # not kept: the NPU reads nothing else
             return (torch.tensor(q).float() * torch.tensor(s)[:, None]).half().to(self.device)
 
         return self._keep(name, "widened", make)
+
+    def _pair(self, name: str) -> tuple[Tensor, Tensor]:
+        """Codes and scales, quantised once."""
+        if (name, "codes") not in self._kept:
+            q, s = self.source.quantized(name)
+            self._kept[name, "codes"] = torch.tensor(q).to(self.device)
+            self._kept[name, "scales"] = torch.tensor(s).to(self.device)
+        return self._kept[name, "codes"], self._kept[name, "scales"]
 
     def _keep(self, name: str, form: str, make: Callable[[], Tensor]) -> Tensor:
         key = (name, form)

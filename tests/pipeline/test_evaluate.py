@@ -139,7 +139,7 @@ def test_the_table_names_every_path(place: Path) -> None:
     assert done.status == 0, done.err
     assert "npu" in done.out
     assert "PSNR" in done.out
-    assert "1 clips of 5 frames 64 × 64" in done.out
+    assert "1 clip of 5 frames 64 × 64" in done.out
     assert "no LPIPS:" in done.out or "LPIPS" in done.out
 
 
@@ -153,6 +153,10 @@ def test_the_table_names_every_path(place: Path) -> None:
         (("--task", "csv"), 2, "task cannot be loaded"),
         (("--task", "nowhere", "--vae", "vae"), 2, "task cannot be loaded"),
         (("--export-videos", "v"), 2, "no decoder was given"),
+        (("--scale-mode", "mse"), 2, "no statistics"),
+        (("--smooth", "7", "--calibration", "c.safetensors"), 2, "out of range"),
+        (("--plot", "model.safetensors"), 2, "folder for figures"),
+        (("--artifact", "a.hvdc", "--set", "timesteps=[1000,900,800]"), 3, "another schedule"),
         (("--vae", "nowhere"), 3, "nowhere"),
         (("--calibration", "prompts.safetensors"), 3, "not a calibration file"),
         (("--artifact", "nowhere.hvdc"), 4, "no such artifact"),
@@ -178,5 +182,71 @@ def test_a_model_that_overflows_is_an_error_and_not_a_perfect_score(place: Path,
     state[name] = torch.full_like(state[name], 3e5)
     save_file(state, tmp_path / "large.safetensors")
     done = hvdc("evaluate", tmp_path / "large.safetensors", "--prompts", place / "prompts.safetensors", *CLIP)
-    assert done.status == 1, done.out
-    assert "the path npu computed NaN or Inf" in done.err
+    assert done.status == 0, done.err
+    assert "NaN or Inf at step 0, block 1" in done.out
+
+
+def changed(place: Path, folder: Path) -> Path:
+    """The same sizes, one other weight."""
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(place / "model.safetensors")
+    state["blocks.0.attn1.to_q.base_layer.bias"] += 1
+    save_file(state, folder / "other.safetensors")
+    return folder / "other.safetensors"
+
+
+@pytest.mark.parametrize("given", [("--calibration", "c.safetensors"), ("--artifact", "a.hvdc")])
+def test_scales_and_artifacts_of_other_weights_are_refused(place: Path, tmp_path: Path, given: tuple[str, str]) -> None:
+    model = changed(place, tmp_path)
+    done = hvdc("evaluate", model, "--prompts", place / "prompts.safetensors", *CLIP, given[0], place / given[1])
+    assert done.status == 3, done.out
+    assert "belongs to another checkpoint" in done.err
+
+
+def test_damaged_scales_of_an_artifact_are_refused(place: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = Path(shutil.copytree(place / "a.hvdc", tmp_path / "a.hvdc"))
+    path = copy / "calibration" / "scales.bin"
+    data = bytearray(path.read_bytes())
+    data[0:4] = np.float32(np.nan).tobytes()
+    path.write_bytes(data)
+    done = hvdc(
+        "evaluate", place / "model.safetensors", "--prompts", place / "prompts.safetensors", *CLIP, "--artifact", copy
+    )
+    assert done.status == 4, done.out
+
+
+def test_another_size_is_noted(place: Path) -> None:
+    done = hvdc(
+        "evaluate", place / "model.safetensors", "--prompts", place / "prompts.safetensors", "--frames", "5",
+        "--height", "32", "--width", "64", "--set", "text_tokens=16", "-q", "--prompts-limit", "1",
+        "--calibration", place / "c.safetensors", "--artifact", place / "a.hvdc",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert "the calibration was run at another size: 5 × 64×64" in done.out
+    assert "the artifact is made for another size" in done.out
+
+
+def test_settings_of_the_configuration_are_the_defaults(place: Path) -> None:
+    calibration = ("--calibration", place / "c.safetensors", "--prompts-limit", "1")
+    rows = evaluated(place, *calibration, "--set", "scale_mode=percentile", "--set", "percentile=90")
+    other = evaluated(place, *calibration, "--set", "scale_mode=percentile")
+    assert set(rows) == {"fp32", "npu", "gpu percentile"}
+    assert rows["gpu percentile"]["latent_error"] > 1.5 * other["gpu percentile"]["latent_error"]
+    smooth = evaluated(place, *calibration, "--set", "smooth=0.5")
+    assert smooth["gpu per-step smooth 0.5"]["smooth"] == 0.5
+    assert smooth["gpu per-step"]["scale_mode"] == "per-step"
+
+
+def test_a_task_that_fails_says_on_which_prompt(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad_task.py").write_text("def check(frames, prompt):\n    raise KeyError(prompt)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = hvdc(
+        "evaluate", place / "model.safetensors", "--prompts", place / "prompts.safetensors", *CLIP,
+        "--vae", place / "vae", "--task", "bad_task",
+    )  # fmt: skip
+    assert done.status == 2
+    assert "the task cannot score a clip" in done.err
+    assert "a red square" in done.err

@@ -226,3 +226,10 @@ def test_values_become_codes_that_use_the_whole_range() -> None:
         quotient = np.abs(x / np.float32(scales.of(step, block, name)))
         assert np.rint(quotient).max() == 127
         assert quotient.max() < 127.001
+
+
+def test_the_modes_are_those_of_the_configuration() -> None:
+    """Two rooms that may not import each other name them; a person writes the configuration's."""
+    from hvdc.config import SCALE_MODES
+
+    assert SCALE_MODES == MODES
