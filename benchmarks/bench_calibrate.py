@@ -30,7 +30,8 @@ from exporters.synth import write_checkpoint
 from hvdc.pipeline.ranks import join
 from hvdc.pipeline.sources import CheckpointSource
 from quant.calibration.modes import activation_scales
-from quant.calibration.watch import StatisticsWatcher
+from quant.calibration.statistics import Statistics
+from quant.calibration.watch import run_watched
 from quant.gemms import LINEARS
 from quant.paths.fp32 import SDPA, FloatArithmetic
 from quant.paths.host import initial_noise
@@ -89,22 +90,12 @@ def _lines(checkpoint: Checkpoint, geometry: Geometry, *, profile: bool) -> list
         path = NumericPath("bf16", FloatArithmetic(weights, torch.bfloat16))
         return Trajectory(path, embeds, LATENT).generate(noise)
 
-    def watched() -> StatisticsWatcher:
-        watcher = StatisticsWatcher(weights)
-        path = NumericPath("bf16", FloatArithmetic(weights, torch.bfloat16, watcher))
-        trajectory = Trajectory(path, embeds, LATENT)
-
-        def seen(done: int, hidden: torch.Tensor) -> None:
-            if done % geometry.layers == 0:
-                watcher.check(done // geometry.layers - 1)
-
-        trajectory.run(trajectory.start(noise), seen=seen)
-        watcher.statistics()
-        return watcher
+    def watched() -> Statistics:
+        return run_watched(weights, embeds, noise, torch.bfloat16)[0]
 
     say("warming up")
     plain()
-    watcher = watched()
+    seen = watched()
     torch.cuda.reset_peak_memory_stats()
     without_s, with_s = [], []
     for _ in range(REPEATS):
@@ -118,7 +109,7 @@ def _lines(checkpoint: Checkpoint, geometry: Geometry, *, profile: bool) -> list
     forward_s, calibrate_s = statistics.median(without_s), statistics.median(with_s)
     share = calibrate_s / forward_s - 1.0
     say("the GPU's arithmetic")
-    scales = activation_scales(watcher.statistics(), weights.steps, "per-step")
+    scales = activation_scales(seen, weights.steps, "per-step")
     trajectory = Trajectory(gpu(weights, scales), embeds, LATENT)
     for position in (0, geometry.layers * 3):  # loads, compiles: one block of each expert
         trajectory.run(State(position, trajectory.start(noise).latent), 1)
@@ -230,18 +221,15 @@ def _worker(path: Path) -> None:
         embeds = torch.randn((g.text_tokens, g.text_width), generator=torch.Generator().manual_seed(0))
         noise = initial_noise(ranks.rank, g.in_channels, LATENT)
 
-        def one() -> StatisticsWatcher:
-            watcher = StatisticsWatcher(weights)
-            path = NumericPath("bf16", FloatArithmetic(weights, torch.bfloat16, watcher))
-            Trajectory(path, embeds, LATENT).generate(noise)
-            return watcher
+        def one() -> Statistics:
+            return run_watched(weights, embeds, noise, torch.bfloat16)[0]
 
-        merged = one().statistics()
+        merged = one()
         ranks.reduce(merged)
         ranks.gather(0)  # all ranks begin together
         begin = time.perf_counter()
         for _ in range(PROMPTS_PER_GPU):
-            merged = merged.merged(one().statistics())
+            merged = merged.merged(one())
         ranks.reduce(merged)
         duration_s = time.perf_counter() - begin
         if ranks.is_first:

@@ -55,9 +55,6 @@ LINEARS = tuple(linear for readers in _READERS.values() for linear in readers)
 ADAPTED = tuple(linear for linear in LINEARS if linear.startswith("attn"))
 """Those that the detail expert adapts."""
 
-INPUT_OF = {linear: name for name, readers in _READERS.items() for linear in readers}
-"""Linear -> its GEMM input."""
-
 
 def hidden_of(linear: str) -> str:
     """The adapter's low-rank hidden ``A x`` of a linear, which is the input of its second GEMM."""
@@ -87,7 +84,7 @@ def gemm_inputs(shape: Shape) -> tuple[GemmInput, ...]:
 
 
 def gemm_outputs(shape: Shape) -> tuple[str, ...]:
-    """Names of what is watched for FP16's range: each linear's output, each adapter's, and attention's scores.
+    """Names of what is watched for FP16's range: each linear's output, each adapter's, attention's scores, `HIDDEN`.
 
     Scores never exist as a whole; ``….scores_bound`` is max‖q‖ · max‖k‖ over the rows of a head, which bounds
     every dot product q·k (Cauchy and Schwarz), before the division by √head_dim.
@@ -95,8 +92,11 @@ def gemm_outputs(shape: Shape) -> tuple[str, ...]:
     names = [f"{linear}.output" for linear in LINEARS]
     if shape.rank:
         names += [f"{linear}.lora_output" for linear in ADAPTED]
-    return (*names, "attn1.scores_bound", "attn2.scores_bound")
+    return (*names, "attn1.scores_bound", "attn2.scores_bound", HIDDEN)
 
+
+HIDDEN = "hidden"
+"""The residual stream after a block: FP16 on the GPU, FP32 on the NPU, where it is the GEMMs' outputs that are FP16."""
 
 FP16_WARNING = 30_000.0
 """Outputs above this are reported: FP16 ends at 65,504, and another prompt may go further than those seen."""

@@ -6,7 +6,6 @@ from typing import Any
 
 from hvdc.artifact import records
 from hvdc.artifact.calibration import Calibration
-from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
 from hvdc.cli.output import print_json, table
 from hvdc.errors import UsageError
@@ -17,9 +16,8 @@ UNCALIBRATED = (
 CALIBRATE = "compile with --prompts or --calibration"
 
 
-def activations_line(manifest: Manifest) -> str:
-    """One line for people."""
-    c = manifest.calibration
+def activations_line(c: Calibration | None) -> str:
+    """One line for people, about the calibration that a manifest names."""
     if c is None:
         return f"{UNCALIBRATED}; {CALIBRATE}"
     size = f"{c.video.frames} × {c.video.width}×{c.video.height}"
@@ -28,14 +26,14 @@ def activations_line(manifest: Manifest) -> str:
     if c.smoothing is not None:
         smoothing = f"; smoothed with strength {c.smoothing.strength:g} at {', '.join(c.smoothing.sites)}"
     return (
-        f"{_mode(c)} scales of {_many(len(c.inputs), 'GEMM input')}, from {_many(c.prompts, 'prompt')} × "
-        f"{_many(len(c.seeds), 'seed')} at {size}{other}, in {c.dtype}{smoothing}"
+        f"{_mode(c)} scales of {many(len(c.inputs), 'GEMM input')}, from {many(c.prompts, 'prompt')} × "
+        f"{many(len(c.seeds), 'seed')} at {size}{other}, in {c.dtype}{smoothing}"
     )
 
 
-def activations_facts(manifest: Manifest) -> dict[str, Any]:
+def activations_facts(c: Calibration | None) -> dict[str, Any]:
     """The line of `activations_line`, and what it says of the engines, as JSON."""
-    return {"calibrated": manifest.calibration is not None, "text": activations_line(manifest)}
+    return {"calibrated": c is not None, "text": activations_line(c)}
 
 
 def show_scales(artifact: Artifact, *, as_json: bool) -> None:
@@ -68,5 +66,6 @@ def _mode(c: Calibration) -> str:
     return c.mode if c.percentile is None else f"{c.mode} {c.percentile:g}"
 
 
-def _many(count: int, thing: str) -> str:
-    return f"{count} {thing}{'' if count == 1 else 's'}"
+def many(count: int, thing: str, things: str = "") -> str:
+    """``1 seed``, ``2 seeds``."""
+    return f"{count} {thing if count == 1 else things or thing + 's'}"

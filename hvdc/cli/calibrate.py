@@ -9,16 +9,15 @@ from typing import Any
 import click
 
 from hvdc.artifact.calibration import CalibrationDType
-from hvdc.cli.output import out, print_json, progress_for, table
+from hvdc.cli.activations import many
+from hvdc.cli.output import out, print_json, progress_for
 from hvdc.cli.shared_options import dtype_option, model_options, parse_seeds, run_options, say_for
+from hvdc.cli.summary import print_summary, trajectories
 from hvdc.config import load_config
-from hvdc.errors import StoppedError
+from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.calibrate import CalibrateRequest, Outcome, calibrate
-from hvdc.pipeline.calibration_summary import Summary, summarize
+from hvdc.pipeline.calibration_summary import summarize
 from hvdc.pipeline.ranks import join
-
-SHOWN = 3
-"""Worst GEMM inputs that are named at the end of every run."""
 
 
 @click.command()
@@ -30,7 +29,7 @@ SHOWN = 3
 @dtype_option
 @click.option("--save-latents", type=click.Path(path_type=Path), help="Keep the final latents, for the decoder.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted calibration of this output.")
-@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--force", is_flag=True, help="Replace existing files, or start an unfinished run over.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(
@@ -61,6 +60,8 @@ def command(
       hvdc calibrate DCM_WAN/transformer --prompts prompts.safetensors --device cuda --dtype bf16 -o calib.safetensors
       torchrun --nproc-per-node 2 -m hvdc calibrate … --device cuda
     """
+    if resume and force:
+        raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
     request = CalibrateRequest(
         checkpoint=checkpoint,
         prompts=prompts,
@@ -79,11 +80,12 @@ def command(
         quiet = quiet or as_json or not ranks.is_first
         outcome = calibrate(request, ranks, progress_for(quiet=quiet), say_for(quiet=as_json or not ranks.is_first))
     except KeyboardInterrupt as stop:
-        fix = "to go on, run the same command with --resume: finished prompts are not run again"
+        how = "--resume instead of --force" if force else "--resume"
+        fix = f"to go on, run the same command with {how}: finished prompts are not run again"
         raise StoppedError("interrupted", fix=fix) from stop
     finally:
         ranks.leave()
-    if ranks.is_first:
+    if outcome is not None:
         print_json(facts(outcome, output)) if as_json else _print(outcome, output)
 
 
@@ -103,36 +105,14 @@ def _print(outcome: Outcome, output: Path) -> None:
     provenance, console = outcome.calibrated.provenance, out()
     video, inputs = provenance.video, outcome.calibrated.statistics.inputs
     console.print(
-        f"wrote {output}: {len(inputs)} GEMM inputs of {len(provenance.steps)} steps and "
-        f"{provenance.geometry.layers} blocks, {outcome.jobs} trajectories of {video.frames} frames "
+        f"wrote {output}: {len(inputs)} GEMM inputs of {many(len(provenance.steps), 'step')} and "
+        f"{many(provenance.geometry.layers, 'block')}, {trajectories(outcome.jobs)} of {many(video.frames, 'frame')} "
         f"{video.width} × {video.height}"
     )
     if outcome.resumed:
-        console.print(f"{outcome.resumed} trajectories were taken over from the interrupted run")
+        was = "was" if outcome.resumed == 1 else "were"
+        console.print(f"{trajectories(outcome.resumed)} {was} taken over from the interrupted run")
     if outcome.peak_device_bytes is not None:
         console.print(f"peak memory on the GPU: {outcome.peak_device_bytes / 2**30:.2f} GiB")
     print_summary(summarize(outcome.calibrated))
     console.print(f"next: hvdc compile … --calibration {shlex.quote(str(output))}")
-
-
-def print_summary(summary: Summary) -> None:
-    """The worst GEMM inputs, and warnings."""
-    console = out()
-    rows = [
-        (o.block, o.input, o.step, o.channel, f"{o.absmax:.4g}", f"{o.ratio:.1f}", f"{100 * o.few_bits:.0f} %")
-        for o in summary.outliers[:SHOWN]
-    ]
-    names = (">block", "GEMM input", ">step", ">channel", ">largest", ">÷ median channel", ">values below 3 bits")
-    table("GEMM inputs in which one channel stands out most", names, rows)
-    for large in summary.large_outputs[:SHOWN]:
-        bound = " (an upper bound)" if large.output.endswith("bound") else ""
-        console.print(
-            f"warning: {large.output} of block {large.block} reaches {large.absmax:,.0f}{bound} at step {large.step}; "
-            "the NPU's FP16 ends at 65,504"
-        )
-    if summary.all_zero:
-        step, block, name = summary.all_zero[0]
-        console.print(
-            f"note: {len(summary.all_zero)} GEMM inputs were all zero and have scale 1; the first is {name} of "
-            f"block {block} at step {step}"
-        )

@@ -6,19 +6,32 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from hvdc.artifact.calibration import CalibrationDType
+from hvdc.artifact.calibration import Calibration, CalibrationDType
+from hvdc.cli.activations import activations_facts, activations_line, many
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
-from hvdc.cli.shared_options import dtype_option, model_options, parse_seeds, run_options, say_for
-from hvdc.config import SCALE_MODES, load_config
+from hvdc.cli.shared_options import (
+    dtype_option,
+    given,
+    model_options,
+    parse_seeds,
+    refuse_without_effect,
+    run_options,
+    say_for,
+)
+from hvdc.cli.summary import print_summary, trajectories
+from hvdc.config import SCALE_MODES, CompileConfig, load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Prepared, Request, decide, parameters, prepare
 from hvdc.plan.memory import Row, WeightBytes, memory_table
 from hvdc.targets import target_names
+
+if TYPE_CHECKING:  # it imports PyTorch, which compiling needs not
+    from hvdc.pipeline.activations import Activations
 
 
 def default_jobs() -> int:
@@ -86,10 +99,12 @@ def command(
     if resume and force:
         raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
     config = load_config(config_file, settings, options)
+    _refuse_without_effect(config, settings, prompts, calibration)
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
     with prepared.checkpoint:
+        found: Activations | None = None
         if calibration is not None or prompts is not None or config.smooth is not None:
-            given = {
+            choice = {
                 "file": calibration,
                 "prompts": prompts,
                 "prompts_limit": prompts_limit,
@@ -98,12 +113,13 @@ def command(
                 "allow_geometry": allow_geometry,
                 "dry_run": dry_run,
             }
-            prepared = _calibrated(prepared, given, device, quiet=quiet or as_json)
+            found = _calibrate(prepared, choice, device, quiet=quiet or as_json)
+            prepared = decide(replace(prepared.request, activations=found.scales), prepared.checkpoint)
         if dry_run:
             if as_json:
-                print_json(plan_facts(prepared))
+                print_json(plan_facts(prepared, found))
             else:
-                _print_plan(prepared)
+                _print_plan(prepared, found)
             return
         if not as_json:
             _print_notes(prepared)
@@ -113,33 +129,56 @@ def command(
             how = "--resume instead of --force" if force else "--resume"
             raise StoppedError("interrupted", fix=f"to go on, run the same command with {how}") from stop
     if as_json:
-        print_json(plan_facts(prepared) | result_facts(built))
+        print_json(plan_facts(prepared, found) | result_facts(built))
     else:
-        _print_result(built)
+        _print_result(built, found)
 
 
-def _calibrated(prepared: Prepared, given: dict[str, Any], device: str, *, quiet: bool) -> Prepared:
-    """The same build with activation scales."""
-    from hvdc.pipeline.activations import CalibrationChoice, activations_for  # PyTorch, which compiling needs not
+def _refuse_without_effect(
+    config: CompileConfig, settings: tuple[str, ...], prompts: Path | None, calibration: Path | None
+) -> None:
+    """Options of the command line that would change nothing. A file of settings may hold more than one compile needs.
+
+    Raises UsageError.
+    """
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    running = ("prompts_limit", "seeds", "device", "dtype")
+    if prompts is None and calibration is None:
+        options = given("scale_mode", "allow_geometry", *running)
+        options += [f"--set {key}" for key in ("scale_mode", "percentile") if key in keys]
+        refuse_without_effect(options, "nothing to calibrate with", "add --prompts or --calibration")
+    elif prompts is None:
+        why = "--calibration, a file of trajectories that were run before"
+        refuse_without_effect(given(*running), why, "leave it out, or run them now: --prompts")
+    elif calibration is None:
+        why = "--prompts, which are run at the size that is compiled"
+        refuse_without_effect(given("allow_geometry"), why, "leave it out")
+    if "percentile" in keys and config.scale_mode != "percentile":
+        why = f"the scale mode {config.scale_mode!r}"
+        refuse_without_effect(["--set percentile"], why, "add --scale-mode percentile")
+
+
+def _calibrate(prepared: Prepared, choice: dict[str, Any], device: str, *, quiet: bool) -> Activations:
+    """Activation scales for a build."""
+    from hvdc.pipeline.activations import CalibrationChoice, activations_for
     from hvdc.pipeline.ranks import join, world_size
 
     if world_size() > 1:
         fix = "torchrun … -m hvdc calibrate, then compile --calibration"
         raise UsageError("a compilation is one process, and torchrun started several", fix=fix)
-    ranks = join(device if given["prompts"] else "cpu")
+    ranks = join(device if choice["prompts"] else "cpu")
     config, checkpoint = prepared.request.config, prepared.checkpoint
     try:
-        activations = activations_for(
-            CalibrationChoice(**given), config, checkpoint, ranks, progress_for(quiet=quiet), say_for(quiet=quiet)
+        return activations_for(
+            CalibrationChoice(**choice), config, checkpoint, ranks, progress_for(quiet=quiet), say_for(quiet=quiet)
         )
     except KeyboardInterrupt as stop:
         fix = "run the same command again: finished prompts are not run again"
         raise StoppedError("interrupted while calibrating", fix=fix) from stop
-    return decide(replace(prepared.request, activations=activations), checkpoint)
 
 
-def plan_facts(prepared: Prepared) -> dict[str, Any]:
-    """The plan as JSON: everything in bytes."""
+def plan_facts(prepared: Prepared, found: Activations | None) -> dict[str, Any]:
+    """The plan as JSON: everything in bytes. ``found``: what calibrating gave."""
     plan, target = prepared.plan, prepared.target
     return {
         "geometry": prepared.geometry.__dict__,
@@ -156,7 +195,38 @@ def plan_facts(prepared: Prepared) -> dict[str, Any]:
         "memory": memory_facts(_memory(prepared)),
         "mapping": {"mapped_bytes": prepared.plan.mapped_bytes(), "budget_bytes": target.mapping_budget_bytes.value},
         "needs": {"disk_bytes": prepared.needs.disk_bytes, "memory_bytes": prepared.needs.memory_bytes},
+        "activations": _activations_facts(prepared, found),
+        "calibration": None if found is None or found.summary is None else found.summary.facts(),
     }
+
+
+def _activations_facts(prepared: Prepared, found: Activations | None) -> dict[str, Any]:
+    """``to_run``: the trajectories that a compile, which this is a dry run of, would run first."""
+    planned = None if found is None else found.planned
+    if planned is None:
+        return activations_facts(_entry(prepared)) | {"to_run": None}
+    to_run = planned.__dict__ | {"trajectories": planned.trajectories}
+    return {"calibrated": True, "text": _activations_line(prepared, found), "to_run": to_run}
+
+
+def _activations_line(prepared: Prepared, found: Activations | None) -> str:
+    planned = None if found is None else found.planned
+    if planned is None:
+        return activations_line(_entry(prepared))
+    how = ""
+    if planned.cpu_duration_s is not None:
+        from hvdc.pipeline.cost import in_words
+
+        how = f", about {in_words(planned.cpu_duration_s)} on this CPU"
+    return (
+        f"to be calibrated: {trajectories(planned.trajectories)} ({many(planned.prompts, 'prompt')} × "
+        f"{many(planned.seeds, 'seed')}) of {many(planned.steps, 'step')}{how}; less where an earlier compile kept them"
+    )
+
+
+def _entry(prepared: Prepared) -> Calibration | None:
+    activations = prepared.request.activations
+    return None if activations is None else activations.entry(prepared.video)
 
 
 def result_facts(built: Built) -> dict[str, Any]:
@@ -178,7 +248,7 @@ def _print_notes(prepared: Prepared) -> None:
         click.echo(line, err=True)
 
 
-def _print_plan(prepared: Prepared) -> None:
+def _print_plan(prepared: Prepared, found: Activations | None) -> None:
     """The dry run."""
     _print_notes(prepared)
     plan, g, video = prepared.plan, prepared.geometry, prepared.video
@@ -189,6 +259,8 @@ def _print_plan(prepared: Prepared) -> None:
     )
     console.print(f"video     {video.frames} frames of {video.width} × {video.height}: {video.tokens:,} tokens")
     console.print("steps     " + ", ".join(f"{s.timestep:g} {s.expert}" for s in prepared.steps))
+    console.print(f"activations  {_activations_line(prepared, found)}")
+    _print_calibration(found)
     kinds: dict[str, list[int]] = {}
     for file in plan.files:
         kinds.setdefault(file.kind, []).append(file.region.bytes)
@@ -212,12 +284,19 @@ def _print_plan(prepared: Prepared) -> None:
     )
 
 
-def _print_result(built: Built) -> None:
+def _print_calibration(found: Activations | None) -> None:
+    if found is not None and found.summary is not None:
+        print_summary(found.summary, smoothed=found.scales is not None and bool(found.scales.smoothing))
+
+
+def _print_result(built: Built, found: Activations | None) -> None:
     totals = built.manifest.totals
     console = out()
     console.print(f"wrote {built.path}: {len(built.manifest.files)} files, {mib(totals.data_bytes)} MiB")
     if built.resumed_files:
         console.print(f"{built.resumed_files} files were taken over from the unfinished build")
+    console.print(f"activations  {activations_line(built.manifest.calibration)}")
+    _print_calibration(found)
     if shares := built.manifest.source.left_out_energy:
         rows = sorted(((linear, f"{share:.3g}") for linear, share in shares.items()), key=lambda row: -float(row[1]))
         table(

@@ -62,7 +62,7 @@ def facts(manifest: Manifest) -> dict[str, Any]:
     return {
         **manifest.model_dump(mode="json", exclude={"files"}),
         "files": [f.model_dump(mode="json", exclude={"tensors"}) | {"tensors": len(f.tensors)} for f in manifest.files],
-        "activations": activations_facts(manifest),
+        "activations": activations_facts(manifest.calibration),
         "memory": memory_facts(_memory(manifest)),
     }
 
@@ -79,7 +79,7 @@ def _summary(artifact: Artifact) -> None:
     console.print(f"experts   {', '.join(m.experts)}{adapter}")
     console.print(f"video     {v.frames} frames of {v.width} × {v.height}: latent {v.latent}, {v.tokens:,} tokens")
     console.print(f"target    {m.target.soc}")
-    console.print(f"activations  {activations_line(m)}")
+    console.print(f"activations  {activations_line(m.calibration)}")
     console.print(f"model_sha256 {m.model_sha256}")
     console.print()
     rows = [(i, f"{s.timestep:g}", f"{s.sigma:.6f}", f"{s.step_size:+.6f}", s.expert) for i, s in enumerate(m.steps)]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
+from click.core import ParameterSource
 
 from hvdc.artifact.calibration import CalibrationDType
 from hvdc.errors import UsageError
@@ -32,6 +33,22 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     if not all(0 <= seed < 2**63 for seed in seeds):
         raise UsageError("a seed is out of range", where="--seeds", expected="0 to 2^63 - 1", found=text)
     return seeds
+
+
+def given(*names: str) -> list[str]:
+    """Those of the running command's options that stand on its command line, as they are written."""
+    context = click.get_current_context()
+    return [
+        max(option.opts, key=len)
+        for option in context.command.params
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
+
+
+def refuse_without_effect(options: list[str], why: str, fix: str) -> None:
+    """Raises UsageError if there are any: an option that changes nothing is a misunderstanding."""
+    if options:
+        raise UsageError(f"{' and '.join(options)} would have no effect", found=why, fix=fix)
 
 
 def say_for(*, quiet: bool) -> Callable[[str], None]:

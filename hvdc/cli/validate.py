@@ -104,7 +104,7 @@ def _facts(
         "artifact": str(artifact), "ok": not findings, "checks": list(checks), "findings": findings
     }  # fmt: skip
     if manifest is not None:
-        facts["activations"] = activations_facts(manifest)
+        facts["activations"] = activations_facts(manifest.calibration)
     if comparison is not None:
         facts["weights"] = [
             {"name": r.name, "sqnr_db": json_number(r.sqnr_db), "max_error_steps": json_number(r.max_error_steps)}
@@ -146,7 +146,7 @@ def _print(
             "so no checkpoint says what they must be"
         )
     if manifest is not None:
-        console.print(f"activations  {activations_line(manifest)}")
+        console.print(f"activations  {activations_line(manifest.calibration)}")
     console.print(f"{artifact}: {_verdict(checks)}")
 
 

@@ -24,6 +24,8 @@ from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.build import manifest_steps
 from hvdc.pipeline.calibrate import CalibrateRequest, calibrate_open, tensors_sha256
 from hvdc.pipeline.calibration_file import Calibrated, geometry_of, read_calibration
+from hvdc.pipeline.calibration_summary import Summary, summarize
+from hvdc.pipeline.cost import check_memory, cpu_duration_s
 from hvdc.pipeline.prepare import schedule_of, video_of
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
@@ -47,6 +49,30 @@ class CalibrationChoice:
     """Check everything, but run no trajectory: prompts then give no scales."""
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A calibration that a dry run does not run."""
+
+    prompts: int
+    seeds: int
+    steps: int
+    cpu_duration_s: float | None
+    """About how long it takes on this CPU; None on a GPU."""
+
+    @property
+    def trajectories(self) -> int:
+        return self.prompts * self.seeds
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What calibrating gave: scales and what the statistics say, or in a dry run what would be run."""
+
+    scales: ActivationScales | None = None
+    summary: Summary | None = None
+    planned: Planned | None = None
+
+
 def activations_for(
     choice: CalibrationChoice,
     config: CompileConfig,
@@ -54,14 +80,14 @@ def activations_for(
     ranks: Ranks,
     progress: Progress,
     say: Callable[[str], None],
-) -> ActivationScales | None:
-    """The scales of a build, None where nothing was given. Raises UsageError, CheckpointError, HvdcError."""
+) -> Activations:
+    """The scales of a build, none where nothing was given. Raises UsageError, CheckpointError, HvdcError."""
     if choice.file is None and choice.prompts is None:
         if config.smooth is not None:
             raise UsageError(
                 "smoothing needs to know the activations", where="smooth", fix="give --prompts or --calibration too"
             )
-        return None
+        return Activations()
     if choice.file is not None and choice.prompts is not None:
         raise UsageError("--prompts and --calibration exclude each other", fix="a calibration file is one that was run")
     _require_smoothable(config)
@@ -69,13 +95,14 @@ def activations_for(
         calibrated, where = read_calibration(choice.file), str(choice.file)
     else:
         run = _run(choice, config, checkpoint, ranks, progress, say)
-        if run is None:
-            return None
+        if isinstance(run, Planned):
+            return Activations(planned=run)
         calibrated, where = run, str(choice.prompts)
     steps, video = schedule_of(config, checkpoint.geometry), video_of(config, checkpoint.geometry)
     require_same_model(calibrated, checkpoint, steps, where)
     _require_same_clip(calibrated, video, choice.allow_geometry, where)
-    return make_activations(calibrated, config, checkpoint, steps)
+    scales = make_activations(calibrated, config, checkpoint, steps)
+    return Activations(scales, summarize(calibrated, config.scale_mode, scales.percentile or DEFAULT_PERCENTILE))
 
 
 def make_activations(
@@ -143,14 +170,14 @@ def _run(
     ranks: Ranks,
     progress: Progress,
     say: Callable[[str], None],
-) -> Calibrated | None:
-    """Calibrate, or take the result of the same calibration from the cache. None: not run, for it is a dry run."""
+) -> Calibrated | Planned:
+    """Calibrate, or take the result of the same calibration from the cache. In a dry run neither."""
     assert choice.prompts is not None  # noqa: S101 - the caller looked
     geometry = checkpoint.geometry
     tokens, width = geometry.text_tokens, geometry.text_width
     with read_prompts(choice.prompts, text_tokens=tokens, text_width=width, limit=choice.prompts_limit) as prompts:
         if choice.dry_run:
-            return None
+            return _planned(choice, config, checkpoint, len(prompts), ranks, say)
         sha256 = tensors_sha256(checkpoint, progress)
         identity = {
             "tensors": sha256,
@@ -160,7 +187,7 @@ def _run(
             "prompts": prompts.sha256,
             "seeds": choice.seeds,
             "dtype": choice.dtype,
-            "version": 1,
+            "version": 2,
         }
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         path = cache_folder() / f"{key}.safetensors"
@@ -181,9 +208,30 @@ def _run(
             prompts_limit=choice.prompts_limit,
             seeds=choice.seeds,
             dtype=choice.dtype,
-            resume=True,
+            resume=True,  # both: a leftover that cannot be gone on with, as after an update of PyTorch, is nobody's
+            force=True,
         )
-        return calibrate_open(request, checkpoint, prompts, ranks, progress, say, sha256).calibrated
+        outcome = calibrate_open(request, checkpoint, prompts, ranks, progress, say, sha256)
+        assert outcome is not None  # noqa: S101 - there is one process
+        return outcome.calibrated
+
+
+def _planned(
+    choice: CalibrationChoice,
+    config: CompileConfig,
+    checkpoint: Checkpoint,
+    prompts: int,
+    ranks: Ranks,
+    say: Callable[[str], None],
+) -> Planned:
+    """Raises HvdcError where a GPU cannot hold it."""
+    geometry = checkpoint.geometry
+    steps, video = len(schedule_of(config, geometry)), video_of(config, geometry)
+    total = steps * prompts * len(choice.seeds)
+    for note in check_memory(geometry, video, total, choice.dtype, ranks):
+        say(note)
+    duration_s = cpu_duration_s(geometry, video, total) if ranks.device.type == "cpu" else None
+    return Planned(prompts, len(choice.seeds), steps, duration_s)
 
 
 def cache_folder() -> Path:

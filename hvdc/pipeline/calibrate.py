@@ -24,7 +24,7 @@ from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.build import manifest_steps, source_sha256
 from hvdc.pipeline.calibration_file import Calibrated, Provenance, pack, write_calibration
-from hvdc.pipeline.calibration_parts import Parts
+from hvdc.pipeline.calibration_parts import Pair, Parts, may_replace
 from hvdc.pipeline.cost import check_memory, out_of_memory
 from hvdc.pipeline.prepare import Request, open_configured, schedule_of, video_of
 from hvdc.pipeline.progress import Progress
@@ -33,10 +33,8 @@ from hvdc.pipeline.sources import CheckpointSource
 from hvdc.pipeline.tensors import pieces, value_hash
 from hvdc.pipeline.workspace import partial_path, write_durably
 from quant.calibration.statistics import Statistics, empty
-from quant.calibration.watch import NonFiniteActivationError, StatisticsWatcher
-from quant.paths.fp32 import FloatArithmetic
+from quant.calibration.watch import NonFiniteActivationError, run_watched
 from quant.paths.host import initial_noise
-from quant.paths.trajectory import NumericPath, Trajectory
 from quant.paths.weights import Weights
 
 DTYPES: dict[CalibrationDType, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -55,7 +53,9 @@ class CalibrateRequest:
     seeds: tuple[int, ...] = (0,)
     dtype: CalibrationDType = "fp32"
     resume: bool = False
+    """Go on with what an interrupted run left. With ``force``: where that is possible, else start over."""
     force: bool = False
+    """Replace outputs, and start over where an interrupted run left something."""
     save_latents: Path | None = None
 
 
@@ -79,8 +79,10 @@ class Outcome:
     """Largest amount of memory in use on the GPU; None on a CPU."""
 
 
-def calibrate(request: CalibrateRequest, ranks: Ranks, progress: Progress, say: Callable[[str], None]) -> Outcome:
-    """Calibrate and write ``request.output``; with several ranks, rank 0 does the writing.
+def calibrate(
+    request: CalibrateRequest, ranks: Ranks, progress: Progress, say: Callable[[str], None]
+) -> Outcome | None:
+    """Calibrate and write ``request.output``; with several ranks, rank 0 does the writing. None on the others.
 
     Raises UsageError, CheckpointError, HvdcError. Nothing is written when a value is not finite. Finished trajectories
     survive an interrupt, a crash or a lost rank in ``NAME.partial``, and `resume` goes on from there.
@@ -101,7 +103,7 @@ def calibrate_open(
     progress: Progress,
     say: Callable[[str], None],
     sha256: str | None = None,
-) -> Outcome:
+) -> Outcome | None:
     """`calibrate`, of a checkpoint and prompts that are open. ``sha256``: the tensors' identity, where it is known."""
     geometry = checkpoint.geometry
     steps, video = schedule_of(request.config, geometry), video_of(request.config, geometry)
@@ -109,43 +111,40 @@ def calibrate_open(
     for note in check_memory(geometry, video, len(steps) * len(jobs), request.dtype, ranks):
         say(note)
     identity = _identity(request, prompts, sha256)
-    with Parts(request.output, identity, ranks, resume=request.resume) as parts:
+    with Parts(request.output, identity, ranks, resume=request.resume, discard=request.force) as parts:
         found = parts.take_over(geometry, len(steps), keep=request.save_latents is not None)
         mine = ranks.share([job for job in jobs if (job.prompt, job.seed) not in found.jobs])
         weights = Weights(CheckpointSource(checkpoint, steps), ranks.device)
         progress.start("calibrating", len(mine) * len(steps) * geometry.layers, len(mine), unit="blocks")
-        own, done, latents = empty(geometry, len(steps)), [], {}
+        own, done = empty(geometry, len(steps)), []
         try:
             for job in mine:
                 embeds = torch.from_numpy(prompts.embeds[job.prompt].copy())
                 statistics, latent = _run(request, weights, geometry, video, job, embeds, progress)
                 own = own.merged(statistics)
                 done.append((job.prompt, job.seed))
-                if request.save_latents is not None:
-                    latents[job.prompt, job.seed] = latent
-                parts.keep(own, done, latents)
+                parts.keep(own, done, None if request.save_latents is None else latent)
                 progress.item_done(f"prompt {job.prompt + 1}/{len(prompts)}, seed {request.seeds[job.seed]}")
         finally:
             progress.finish()
         merged = ranks.reduce(own).merged(found.statistics)
-        latents = {k: v for part in ranks.gather(latents) for k, v in part.items()} | found.latents
-        calibrated = None
-        if ranks.is_first:
-            held = sha256 or tensors_sha256(checkpoint, progress)
-            if _identity(request, prompts, sha256) != identity:
-                parts.discard()
-                raise CheckpointError(
-                    "the checkpoint changed while it was calibrated",
-                    where=str(request.checkpoint),
-                    fix="run the command again when nothing writes to it any more",
-                )
-            calibrated = _result(request, geometry, steps, video, prompts, held, merged)
-            write_calibration(request.output, calibrated)
-            if request.save_latents is not None:
-                _write_latents(request.save_latents, latents, prompts, request, video)
+        if not ranks.is_first:
+            return None
+        held = sha256 or tensors_sha256(checkpoint, progress)
+        if _identity(request, prompts, sha256) != identity:
             parts.discard()
-        calibrated = ranks.broadcast(calibrated)
-        assert calibrated is not None  # noqa: S101 - rank 0 made it
+            raise CheckpointError(
+                "the checkpoint changed while it was calibrated",
+                where=str(request.checkpoint),
+                fix="run the command again when nothing writes to it any more",
+            )
+        calibrated = _result(request, geometry, steps, video, prompts, held, merged)
+        parts.may_replace()
+        write_calibration(request.output, calibrated)
+        if request.save_latents is not None:
+            keys = [(job.prompt, job.seed) for job in jobs]
+            _write_latents(request.save_latents, keys, parts, prompts, request, video)
+        parts.discard()
         peak = torch.cuda.max_memory_allocated(ranks.device) if ranks.device.type == "cuda" else None
         return Outcome(calibrated, steps, len(jobs), len(found.jobs), peak)
 
@@ -160,29 +159,23 @@ def _run(
     progress: Progress,
 ) -> tuple[Statistics, np.ndarray[Any, Any]]:
     """One trajectory, watched: its statistics and final latent. Raises HvdcError."""
-    watcher = StatisticsWatcher(weights)
-    arithmetic = FloatArithmetic(weights, DTYPES[request.dtype], watcher)
-    trajectory = Trajectory(NumericPath("calibration", arithmetic), embeds, video.latent)
     noise = initial_noise(request.seeds[job.seed], weights.shape.in_channels, video.latent)
-    layers = weights.shape.layers
     where = f"prompt {job.prompt}, seed {request.seeds[job.seed]}"
-
-    def seen(done: int, hidden: torch.Tensor) -> None:
-        progress.advance(1)
-        if done % layers == 0:
-            watcher.check(done // layers - 1)
-
     try:
-        final = trajectory.finish(trajectory.run(trajectory.start(noise), seen=seen))
+        statistics, final = run_watched(
+            weights, embeds, noise, DTYPES[request.dtype], lambda done, hidden: progress.advance(1)
+        )
     except NonFiniteActivationError as error:
-        raise _not_finite(error.step, error.block, error.name, where) from error
+        raise HvdcError(
+            f"the model computed NaN or Inf: step {error.step}, block {error.block}, {error.name}",
+            where=where,
+            expected="finite inputs and outputs of every GEMM",
+            fix="check that checkpoint and prompts belong together; nothing was written",
+        ) from error
     except (RuntimeError, MemoryError) as error:
         if not _is_out_of_memory(error):
             raise
         raise out_of_memory(geometry, video, request.dtype, weights.device) from error
-    statistics = watcher.statistics()
-    for step, block, column in np.argwhere(~np.isfinite(statistics.output_absmax)):
-        raise _not_finite(step, block, statistics.outputs[column], where)
     if not bool(final.isfinite().all()):
         raise HvdcError(
             "the model's final latent holds NaN or Inf",
@@ -190,15 +183,6 @@ def _run(
             fix="check the output heads of the checkpoint; nothing was written",
         )
     return statistics, final.cpu().numpy()
-
-
-def _not_finite(step: int, block: int, name: str, where: str) -> HvdcError:
-    return HvdcError(
-        f"the model computed NaN or Inf: step {step}, block {block}, {name}",
-        where=where,
-        expected="finite values at every GEMM",
-        fix="check that checkpoint and prompts belong together; nothing was written",
-    )
 
 
 def _is_out_of_memory(error: Exception) -> bool:
@@ -247,6 +231,7 @@ def _open_prompts(request: CalibrateRequest, geometry: Geometry) -> Prompts:
 
 def _check_output(request: CalibrateRequest) -> None:
     """Refuse outputs that cannot be written, before any work. Raises UsageError."""
+    replaces = request.force or (request.resume and may_replace(request.output))
     for path in (request.output, request.save_latents):
         if path is None:
             continue
@@ -258,7 +243,7 @@ def _check_output(request: CalibrateRequest) -> None:
             raise UsageError("the output is there and is not a file", where=str(path), fix="choose another name")
         if path.resolve() in {p.resolve() for p in (request.checkpoint, request.adapter, request.prompts) if p}:
             raise UsageError("the output is one of the inputs", where=str(path), fix="choose another name")
-        if path.exists() and not request.force:
+        if path.exists() and not replaces:
             raise UsageError("the output exists", where=str(path), fix="choose another name, or --force to replace it")
     if request.save_latents is not None and request.save_latents.resolve() == request.output.resolve():
         raise UsageError("-o and --save-latents name one file", where=str(request.output), fix="give two names")
@@ -289,18 +274,13 @@ def _files(request: CalibrateRequest) -> list[Path]:
 
 
 def _write_latents(
-    path: Path,
-    latents: dict[tuple[int, int], np.ndarray[Any, Any]],
-    prompts: Prompts,
-    request: CalibrateRequest,
-    video: m.Video,
+    path: Path, order: list[Pair], parts: Parts, prompts: Prompts, request: CalibrateRequest, video: m.Video
 ) -> None:
     """``latents`` float32 ``[trajectories, channels, frames, rows, columns]``, prompt by prompt, seed by seed."""
-    order = sorted(latents)
     facts = {
         "format": "hvdc-latents",
         "prompts": [prompts.texts[prompt] for prompt, _ in order],
         "seeds": [request.seeds[seed] for _, seed in order],
         "video": video.model_dump(mode="json"),
     }
-    write_durably(path, pack({"latents": np.stack([latents[key] for key in order])}, facts))
+    write_durably(path, pack({"latents": np.stack([parts.latent(key) for key in order])}, facts))

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hvdc.pipeline.calibration_file import Calibrated
-from quant.calibration.modes import Mode, activation_scales, all_zero
+from quant.calibration.modes import DEFAULT_PERCENTILE, Mode, activation_scales, all_zero
 from quant.calibration.outliers import LargeOutput, Outlier, large_outputs, outliers
 from quant.calibration.statistics import Statistics
+from quant.gemms import FP16_WARNING
+
+WARNED_ABOVE = FP16_WARNING
+"""``large_outputs`` are above this."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +36,15 @@ class Summary:
             },
             # JSON has no infinity: null where most channels are silent
             "outliers": [o.__dict__ | {"ratio": o.ratio if math.isfinite(o.ratio) else None} for o in self.outliers],
-            "large_outputs": [o.__dict__ for o in self.large_outputs],
+            "large_outputs": [o.__dict__ | {"engine": o.engine} for o in self.large_outputs],
             "all_zero": [{"step": step, "block": block, "input": name} for step, block, name in self.all_zero],
         }
 
 
-def summarize(calibrated: Calibrated, mode: Mode = "per-step") -> Summary:
+def summarize(calibrated: Calibrated, mode: Mode = "per-step", percentile: float = DEFAULT_PERCENTILE) -> Summary:
     """With the scales of a mode."""
     statistics, steps = calibrated.statistics, calibrated.provenance.steps
-    scales = activation_scales(statistics, steps, mode)
+    scales = activation_scales(statistics, steps, mode, percentile)
     return Summary(
         statistics, outliers(statistics, steps, scales), large_outputs(statistics), all_zero(statistics, steps)
     )

@@ -45,8 +45,7 @@ def weight_bytes(g: Geometry, dtype: CalibrationDType) -> int:
 def check_memory(g: Geometry, video: Video, steps: int, dtype: CalibrationDType, ranks: Ranks) -> list[str]:
     """Sentences about time and memory. ``steps``: of all trajectories. Raises HvdcError where a GPU cannot hold it."""
     if ranks.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(ranks.device)
-        if weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype) > free:
+        if weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype) > free_bytes(ranks.device):
             raise out_of_memory(g, video, dtype, ranks.device)
         return []
     notes = []
@@ -54,29 +53,42 @@ def check_memory(g: Geometry, video: Video, steps: int, dtype: CalibrationDType,
     need = weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype)
     if need > have:
         notes.append(f"this takes about {need / 2**30:.1f} GiB of memory, and the machine has {have / 2**30:.1f}")
-    rate = _cpu_flops()
-    duration_s = steps * g.layers * block_flops(g, video.tokens) / rate / ranks.world
+    rate = _cpu_flops() * ranks.world
+    duration_s = steps * g.layers * block_flops(g, video.tokens) / rate
     if duration_s > LONG_RUN_S:
-        notes.append(f"on this CPU it takes about {_hours(duration_s)}; --device cuda is some hundred times faster")
+        notes.append(f"on this CPU it takes about {in_words(duration_s)}; --device cuda is some hundred times faster")
         for frames, height, width in _SIZES:
             tokens = tokens_of(g, frames, height, width)
-            shorter_s = steps * g.layers * block_flops(g, tokens) / rate / ranks.world
+            shorter_s = steps * g.layers * block_flops(g, tokens) / rate
             if tokens < video.tokens and shorter_s < duration_s / 4:
                 notes.append(
-                    f"a smaller clip takes about {_hours(shorter_s)}: --frames {frames} --height {height} "
+                    f"a smaller clip takes about {in_words(shorter_s)}: --frames {frames} --height {height} "
                     f"--width {width}; compiling with its scales then needs --allow-geometry"
                 )
                 break
     return notes
 
 
+def cpu_duration_s(g: Geometry, video: Video, steps: int) -> float:
+    """About how long so many steps take on this CPU, which is measured."""
+    return steps * g.layers * block_flops(g, video.tokens) / _cpu_flops()
+
+
+def free_bytes(device: torch.device) -> int:
+    """GPU memory that this process can have: what nobody uses, and what its own allocator holds."""
+    free: int = torch.cuda.mem_get_info(device)[0]
+    return free + torch.cuda.memory_reserved(device)
+
+
 def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: torch.device) -> HvdcError:
-    """The message, with the largest clip that would fit."""
-    total = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else _machine_memory()
-    fix = "use a GPU with more memory, or --dtype bf16" if device.type == "cuda" else "use a machine with more memory"
+    """The message, with the largest clip that would fit into what is free."""
+    have = free_bytes(device) if device.type == "cuda" else _machine_memory()
+    fix = "use a machine with more memory"
+    if device.type == "cuda":
+        fix = f"use a GPU with more free memory{', or --dtype bf16' if dtype == 'fp32' else ''}"
     for frames, height, width in _SIZES:
         tokens = tokens_of(g, frames, height, width)
-        if tokens < video.tokens and weight_bytes(g, dtype) + activation_bytes(g, tokens, dtype) <= 0.9 * total:
+        if tokens < video.tokens and weight_bytes(g, dtype) + activation_bytes(g, tokens, dtype) <= 0.9 * have:
             fix = f"this would fit: --frames {frames} --height {height} --width {width}"
             break
     need = weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype)
@@ -84,7 +96,7 @@ def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: to
         "the device's memory is too small for this clip",
         where=f"{device}: {video.frames} frames of {video.width} × {video.height}, {dtype}",
         expected=f"about {need / 2**30:.1f} GiB free",
-        found=f"{total / 2**30:.1f} GiB in all",
+        found=f"{have / 2**30:.1f} GiB {'free' if device.type == 'cuda' else 'in all'}",
         fix=fix,
     )
 
@@ -111,7 +123,8 @@ def _cpu_flops() -> float:
     return 2.0 * 768**3 * runs / (time.perf_counter() - begin)
 
 
-def _hours(duration_s: float) -> str:
+def in_words(duration_s: float) -> str:
+    """``90 s``, ``12 min``, ``3 h``."""
     if duration_s < 120:
         return f"{duration_s:.0f} s"
     return f"{duration_s / 60:.0f} min" if duration_s < 7200 else f"{duration_s / 3600:.0f} h"

@@ -2,8 +2,8 @@
 
 - ``per-step``: largest magnitude of that step / 127. The schedule is fixed, so this costs a float a step.
 - ``global``: largest magnitude over all steps / 127: the paper's, section 4.4.
-- ``percentile``: a magnitude that a given percentage of the values of that step stays within / 127; larger ones are
-  clipped.
+- ``percentile``: a magnitude that a given percentage of the sampled values of that step stays within / 127, rounded up
+  to the edge of a bin; larger ones are clipped.
 - ``mse``: of a grid of clipping points of that step, the one with the least expected squared error.
 
 What is an expert's and not a step's has one scale for the expert in each mode.

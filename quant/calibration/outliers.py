@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from quant.calibration.histogram import share_below
 from quant.calibration.statistics import Statistics, exists
-from quant.gemms import FP16_WARNING
+from quant.gemms import FP16_WARNING, HIDDEN
 from quant.scales import Scales
 from quant.source import Step
 
@@ -35,12 +36,17 @@ class Outlier:
 
 @dataclass(frozen=True)
 class LargeOutput:
-    """A GEMM output that comes near the end of FP16."""
+    """A GEMM output, or a hidden state, that comes near the end of FP16."""
 
     step: int
     block: int
     output: str
     absmax: float
+
+    @property
+    def engine(self) -> Literal["NPU", "GPU"]:
+        """The engine that keeps it in FP16: the NPU the outputs of its GEMMs, the GPU its residual stream."""
+        return "GPU" if self.output == HIDDEN else "NPU"
 
 
 def outliers(statistics: Statistics, steps: tuple[Step, ...], scales: Scales) -> list[Outlier]:

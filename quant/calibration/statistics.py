@@ -23,7 +23,7 @@ class Statistics:
 
     - ``channel_absmax``: GEMM input -> float32 ``[steps, layers, channels]``, the largest magnitude of each channel;
     - ``histogram``: int64 ``[steps, layers, inputs, bins]`` (`quant.calibration.histogram`), of a sample of the tokens;
-    - ``output_absmax``: float32 ``[steps, layers, outputs]``.
+    - ``output_absmax``: float32 ``[steps, layers, outputs]``, of the GEMMs' outputs and the hidden state.
 
     Zeros where an input does not exist. An input that is the expert's has the same numbers in all its steps.
     """

@@ -1,6 +1,10 @@
-"""The watcher that is shown a trajectory's GEMM operands and keeps reductions of them on the device."""
+"""The watcher that is shown a trajectory's GEMM operands and outputs and keeps reductions of them on the device."""
 
 from __future__ import annotations
+
+import functools
+import itertools
+import math
 
 import torch
 from torch import Tensor
@@ -8,16 +12,18 @@ from torch import Tensor
 from quant.calibration.histogram import BINS, FIRST, SHIFT
 from quant.calibration.statistics import Statistics
 from quant.fused import fused
-from quant.gemms import gemm_inputs, gemm_outputs
+from quant.gemms import HIDDEN, gemm_inputs, gemm_outputs
 from quant.paths.arithmetic import At
+from quant.paths.fp32 import FloatArithmetic
+from quant.paths.trajectory import NumericPath, Seen, Trajectory
 from quant.paths.weights import Weights
 
 SAMPLED_TOKENS = 256
-"""Histograms take at most about so many rows of a tensor, evenly spread; maxima take all."""
+"""Histograms take about so many rows of a tensor, evenly spread; maxima take all."""
 
 
 class NonFiniteActivationError(ValueError):
-    """NaN or Inf on the way. ``step``, ``block`` and ``name`` (a GEMM input) are those of the first."""
+    """NaN or Inf on the way. ``step``, ``block`` and ``name`` (a GEMM's input or output) are those of the first."""
 
     def __init__(self, step: int, block: int, name: str) -> None:
         super().__init__(f"NaN or Inf at step {step}, block {block}, {name}")
@@ -41,35 +47,57 @@ class StatisticsWatcher:
         self._histogram = torch.zeros((steps, layers, len(self._inputs), BINS), dtype=torch.float64, device=device)
         self._output = torch.zeros((steps, layers, len(self._outputs)), device=device)
         self._seen: dict[int, dict[str, None]] = {}
-        """Step -> GEMM inputs in the order in which they came."""
+        """Step -> GEMM inputs and outputs in the order in which they came."""
 
     def operand(self, at: At, name: str, x: Tensor) -> None:
-        self._seen.setdefault(at.step, {})[name] = None
+        self._came(at, name)
         largest = _largest(x, 0)
         kept = self._channels[name][at.step, at.block]
         torch.maximum(kept, largest, out=kept)
-        sample = x[:: -(-x.shape[0] // SAMPLED_TOKENS)]
+        sample = x[:: sampling_stride(x.shape[0])]
         self._histogram[at.step, at.block, self._column[name]] += count(sample)
 
     def output(self, at: At, name: str, y: Tensor) -> None:
-        kept = self._output[at.step, at.block, self._output_column[name]]
-        torch.maximum(kept, _largest(y), out=kept)
+        self._keep(at, name, _largest(y))
 
     def scores(self, at: At, attn: str, query: Tensor, key: Tensor) -> None:
         bound = (_longest_row(query) * _longest_row(key)).amax().sqrt()
-        kept = self._output[at.step, at.block, self._output_column[f"{attn}.scores_bound"]]
-        torch.maximum(kept, bound, out=kept)
+        self._keep(at, f"{attn}.scores_bound", bound)
+
+    def after_block(self, done: int, hidden: Tensor) -> None:
+        """A `Seen`: keeps what the hidden state reaches, and ends a step with `check`."""
+        step, block = divmod(done - 1, self._weights.shape.layers)
+        self._keep(At(step, block, self._weights.steps[step].expert), HIDDEN, _largest(hidden))
+        if block == self._weights.shape.layers - 1:
+            self.check(step)
 
     def check(self, step: int) -> None:
-        """Whether everything seen in a step was finite; waits for the device. Raises NonFiniteActivationError."""
+        """Whether everything seen in a step was finite; waits for the device. Raises NonFiniteActivationError.
+
+        Every block comes in the same order, so the first in the first block is the first of all.
+        """
         names = list(self._seen.get(step, ()))
         if not names:
             return
-        finite = torch.stack([self._channels[name][step].isfinite().all(dim=-1) for name in names], dim=-1)
+        finite = torch.stack([self._finite(step, name) for name in names], dim=-1)
         if bool(finite.all()):
             return
         block, first = (int(i) for i in torch.nonzero(~finite)[0])
         raise NonFiniteActivationError(step, block, names[first])
+
+    def _came(self, at: At, name: str) -> None:
+        self._seen.setdefault(at.step, {})[name] = None
+
+    def _keep(self, at: At, output: str, largest: Tensor) -> None:
+        self._came(at, output)
+        kept = self._output[at.step, at.block, self._output_column[output]]
+        torch.maximum(kept, largest, out=kept)
+
+    def _finite(self, step: int, name: str) -> Tensor:
+        """``[layers]``"""
+        if name in self._channels:
+            return self._channels[name][step].isfinite().all(dim=-1)
+        return self._output[step, :, self._output_column[name]].isfinite()
 
     def statistics(self) -> Statistics:
         """What was collected, with the numbers of an expert's inputs in all steps of the expert."""
@@ -83,6 +111,40 @@ class StatisticsWatcher:
                     channels[i.name][steps] = channels[i.name][steps].max(axis=0)
                     histogram[steps, :, n] = histogram[steps, :, n].sum(axis=0)
         return Statistics(self._inputs, self._outputs, channels, histogram, outputs)
+
+
+def run_watched(
+    weights: Weights,
+    embeds: Tensor,
+    noise: Tensor,
+    gemm_dtype: torch.dtype = torch.float32,
+    seen: Seen | None = None,
+) -> tuple[Statistics, Tensor]:
+    """One trajectory from ``noise [C, T, H, W]``: its statistics and final latent. Raises NonFiniteActivationError."""
+    watcher = StatisticsWatcher(weights)
+    path = NumericPath("watched", FloatArithmetic(weights, gemm_dtype, watcher))
+    frames, rows, columns = noise.shape[1:]
+    trajectory = Trajectory(path, embeds, (frames, rows, columns))
+
+    def both(done: int, hidden: Tensor) -> None:
+        if seen is not None:
+            seen(done, hidden)
+        watcher.after_block(done, hidden)
+
+    final = trajectory.finish(trajectory.run(trajectory.start(noise), seen=both))
+    return watcher.statistics(), final
+
+
+@functools.lru_cache
+def sampling_stride(tokens: int) -> int:
+    """Of the numbers that share no divisor with ``tokens``, the one nearest to ``tokens / SAMPLED_TOKENS``.
+
+    Tokens are a grid of frames, rows and columns, whose sizes divide their number: a stride that shared a divisor with
+    a row would meet the same few columns in each.
+    """
+    wanted = tokens / SAMPLED_TOKENS
+    coprime = (n for n in range(1, tokens + 2) if math.gcd(n, tokens) == 1)
+    return min(itertools.takewhile(lambda n: n < 2 * wanted + 1, coprime), key=lambda n: (abs(n - wanted), -n))
 
 
 def _largest(x: Tensor, dim: int | None = None) -> Tensor:

@@ -26,6 +26,7 @@ from tests.calibrations import (
     SHORT,
     calibrated,
     run_calibrate,
+    stopped_after,
     trajectories_run,
     write_embeds,
     write_model,
@@ -135,7 +136,33 @@ def test_outputs_near_the_end_of_fp16(embeds: Path, output: Path, tmp_path: Path
     )
     facts = strict(run_calibrate(model, embeds, output, "--force", "--json").out)
     assert facts["large_outputs"][0]["absmax"] > 65504
-    assert {o["output"] for o in facts["large_outputs"]} == {"ffn.net.2.output"}
+    assert {(o["output"], o["engine"]) for o in facts["large_outputs"]} == {("ffn.net.2.output", "NPU")}
+
+
+def test_a_hidden_state_near_the_end_of_fp16_is_the_gpus(embeds: Path, output: Path, tmp_path: Path) -> None:
+    """The GPU keeps it in FP16 between blocks; what the GEMMs read is normalised, so nothing else is large."""
+    model = write_model(tmp_path / "model", lambda m: m["patch_embedding.bias"].fill(1e5))
+    done = run_calibrate(model, embeds, output)
+    assert done.status == 0, done.err
+    warnings = [line for line in done.out.splitlines() if line.startswith("warning: ")]
+    shown = (
+        r"warning: hidden of block \d reaches 100,\d+ at step \d; the FP16 of the GPU's residual stream ends at 65,504"
+    )
+    assert [bool(re.fullmatch(shown, line)) for line in warnings] == [True, True, True, False]
+    assert warnings[3] == "warning: and 9 more above 30,000, of the GPU; --json lists all"
+    facts = strict(run_calibrate(model, embeds, output, "--force", "--json").out)
+    assert [(o["output"], o["engine"]) for o in facts["large_outputs"]] == [("hidden", "GPU")] * 12
+
+
+def test_one_of_each(watched_checkpoint: Path, embeds: Path, output: Path) -> None:
+    settings = (*SETTINGS, "--set", "timesteps=[900]", "--frames", 1)
+    done = run_calibrate(watched_checkpoint, embeds, output, "--prompts-limit", 1, settings=settings)
+    assert "21 GEMM inputs of 1 step and 2 blocks, 1 trajectory of 1 frame 32 × 32" in done.out
+    output.unlink()
+    more = ("--prompts-limit", 2)
+    stopped_after(1, lambda: run_calibrate(watched_checkpoint, embeds, output, *more, settings=settings))
+    done = run_calibrate(watched_checkpoint, embeds, output, *more, "--resume", settings=settings)
+    assert "1 trajectory was taken over from the interrupted run" in done.out
 
 
 def test_scores_near_the_end_of_fp16_are_a_bound(embeds: Path, output: Path, tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ assert verb, "imported so that children need not"
 
 @dataclass(frozen=True)
 class Scenario:
-    """``lost``: a rank that gets the signal ``by`` when it has kept ``after`` trajectories."""
+    """``lost``: a rank that gets the signal ``by`` when it has kept ``after`` trajectories. ``apart``: each rank works
+    in a folder of its own, as on machines that share none."""
 
     arguments: list[str]
     folder: str
@@ -35,6 +36,7 @@ class Scenario:
     lost: int = -1
     after: int = 1
     by: int = signal.SIGKILL
+    apart: bool = False
     environment: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> list[tuple[int, str]]:
@@ -63,6 +65,10 @@ class Scenario:
             self.environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(self.world),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
         )  # fmt: skip
+        if self.apart:
+            own = Path(self.folder, f"machine-{rank}")
+            own.mkdir()
+            os.chdir(own)
         if rank == self.lost:
             self._lose()
         done = hvdc(*self.arguments)

@@ -2,9 +2,9 @@
 
     python -m tests.pipeline.killed_calibration CHECKPOINT PROMPTS FOLDER
 
-Prints one JSON list: for each round whether the output was there when it was killed, the status of the resumed run, and
-what else that left.
-Results lie in the folder as ``N.killed``.
+Prints one JSON list: for each round whether the output was there when it was killed, how the next run was started, its
+status, and what else that left.
+Results lie in the folder as ``N.killed`` and ``N.latents``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import hvdc.cli.calibrate as verb
 from hvdc.pipeline import cost
 from tests.calibrations import SHORT
-from tests.commands import hvdc
+from tests.commands import hvdc, partial
 from tests.pipeline.killed import forked, kill_at
 
 assert verb, "imported so that children need not"
@@ -25,12 +25,12 @@ assert verb, "imported so that children need not"
 
 def rounds(checkpoint: Path, prompts: Path, folder: Path) -> list[dict[str, object]]:
     """Killed before the first, second … call that changes the file system, until a run gets through."""
-    output = folder / "c.safetensors"
+    output, latents = folder / "c.safetensors", folder / "l"
     cost._cpu_flops = lambda: 1e12  # measuring takes longer than the run
 
     def run(*more: str) -> int:
         given = ("calibrate", checkpoint, "--prompts", prompts, "-o", output, "--prompts-limit", 2, *SHORT)
-        return hvdc(*given, "-q", *more).status
+        return hvdc(*given, "--save-latents", latents, "-q", *more).status
 
     found: list[dict[str, object]] = []
     while True:
@@ -38,10 +38,12 @@ def rounds(checkpoint: Path, prompts: Path, folder: Path) -> list[dict[str, obje
         if not killed:
             return found
         there = output.exists()
-        more = ("--resume", "--force") if there else ("--resume",)
-        status = os.waitstatus_to_exitcode(os.waitpid(forked(lambda more=more: run(*more)), 0)[1])
+        whole = there and not (partial(output) / "replace").exists()  # killed while tidying up: nothing to go on with
+        how = "--force" if whole else "--resume"
+        status = os.waitstatus_to_exitcode(os.waitpid(forked(lambda how=how: run(how)), 0)[1])
         left = [path.name for path in folder.iterdir() if path.name.startswith(f"{output.name}.")]
-        found.append({"there": there, "status": status, "left": left})
+        found.append({"there": there, "how": how, "status": status, "left": left})
+        latents.rename(folder / f"{len(found)}.latents")
         output.rename(folder / f"{len(found)}.killed")
 
 

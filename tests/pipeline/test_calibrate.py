@@ -1,4 +1,4 @@
-"""Calibration that is stopped, or cannot succeed: nothing half-made, a way to go on, and what was wrong by name."""
+"""Calibration that is stopped: nothing half-made, and a way to go on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 from hvdc.pipeline import calibrate as stage
-from quant.paths.fp32 import FloatArithmetic
 from tests.calibrations import (
     SETTINGS,
-    SHAPE,
     SHORT,
     calibrated,
     run_calibrate,
@@ -33,7 +30,6 @@ from tests.calibrations import (
     write_model,
 )
 from tests.commands import ROOT, Result, environment, hvdc, partial, started
-from tests.exporters.models import Values
 
 pytestmark = pytest.mark.usefixtures("known_speed")
 
@@ -98,13 +94,71 @@ def test_stopped_again_and_again(run: Run, calibration: Path, output: Path) -> N
 def test_a_leftover_is_reported(run: Run, output: Path) -> None:
     stopped_after(1, run)
     held = {p.name: p.read_bytes() for p in partial(output).iterdir()}
-    for more in ([], ["--force"]):
-        done = run(*more)
-        assert done.status == 2
-        assert "an unfinished calibration of this output is there" in done.err
-        assert str(partial(output)) in done.err
-        assert "--resume" in done.err
+    done = run()
+    assert done.status == 2
+    assert "an unfinished calibration of this output is there" in done.err
+    assert str(partial(output)) in done.err
+    assert "--resume to go on with it, or --force to start over" in done.err
     assert {p.name: p.read_bytes() for p in partial(output).iterdir()} == held
+
+
+def test_force_starts_over(run: Run, calibration: Path, output: Path) -> None:
+    for seed in (0, 4):  # the leftover may be of this run, or of another
+        stopped_after(2, lambda seed=seed: run("--seeds", seed))
+        done, ran = trajectories_run(lambda: run("--force"))
+        assert (done.status, ran) == (0, 3), done.err
+        assert "taken over" not in done.out
+        assert output.read_bytes() == calibration.read_bytes()
+        assert not partial(output).exists()
+        output.unlink()
+
+
+def test_a_run_that_may_replace_is_gone_on_with(run: Run, calibration: Path, output: Path) -> None:
+    output.write_text("old")
+    stopped = stopped_after(0, lambda: run("--force"))
+    assert "--resume instead of --force" in stopped.err
+    assert [p.name for p in output.parent.iterdir()] == [output.name]
+    stopped_after(2, lambda: run("--force"))
+    assert output.read_text() == "old"
+    done, ran = trajectories_run(lambda: run("--resume"))
+    assert (done.status, ran) == (0, 1), done.err
+    assert output.read_bytes() == calibration.read_bytes()
+
+
+def test_resuming_does_not_replace_what_came_meanwhile(run: Run, output: Path) -> None:
+    stopped_after(2, run)
+    output.write_text("mine")
+    done = run("--resume")
+    assert (done.status, "the output exists" in done.err, output.read_text()) == (2, True, "mine")
+    output.unlink()
+    assert trajectories_run(lambda: run("--resume"))[1] == 1
+
+
+def test_starting_over_and_going_on_exclude_each_other(run: Run, output: Path) -> None:
+    stopped_after(1, run)
+    done, ran = trajectories_run(lambda: run("--resume", "--force"))
+    assert (done.status, ran) == (2, 0)
+    assert "--resume and --force exclude each other" in done.err
+    assert (partial(output) / "part-0000.safetensors").is_file()
+
+
+def test_stopped_between_calibration_and_latents(
+    run: Run, calibration: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    more = ("--save-latents", output.with_name("latents"))
+    with monkeypatch.context() as patch:
+        patch.setattr(stage, "_write_latents", stop)
+        assert run(*more).status == 130
+    assert (output.exists(), more[1].exists()) == (True, False)
+    assert run(*more).status == 2
+    done, ran = trajectories_run(lambda: run(*more, "--resume"))
+    assert (done.status, ran) == (0, 0), done.err
+    assert output.read_bytes() == calibration.read_bytes()
+    assert load_file(more[1])["latents"].shape == (3, 16, 2, 4, 4)
+    assert not partial(output).exists()
 
 
 def test_stopped_before_anything_was_finished_nothing_is_left(run: Run, output: Path) -> None:
@@ -216,13 +270,22 @@ def test_latents_are_taken_over_too(run: Run, output: Path) -> None:
     latents.unlink()
     stopped_after(4, lambda: run(*more))
     assert not latents.exists()
+    kept = sorted(partial(output).glob("latent-*"))
+    assert [p.stem for p in kept] == [f"latent-{i // 2:06d}-{i % 2:04d}" for i in range(4)], "one for each trajectory"
+    assert not any("latent" in name for name in load_file(partial(output) / "part-0000.safetensors"))
+    damaged = kept[0].read_bytes()
+    kept[0].write_bytes(damaged[:-1])
+    done = run(*more, "--resume")
+    assert (done.status, "part-0000.safetensors" in done.err, kept[0].name in done.err) == (1, True, True), done.err
+    kept[0].write_bytes(damaged)
     assert run(*more, "--resume").status == 0
     assert (output.read_bytes(), latents.read_bytes()) == (first, whole)
 
 
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(watched_checkpoint: Path, embeds: Path, tmp_path: Path) -> None:
     """SIGKILL before each call that changes the file system."""
-    whole = calibrated(watched_checkpoint, embeds, tmp_path / "whole", "--prompts-limit", 2, settings=SHORT)
+    more = ("--prompts-limit", 2, "--save-latents", tmp_path / "whole.latents")
+    whole = calibrated(watched_checkpoint, embeds, tmp_path / "whole", *more, settings=SHORT)
     done = subprocess.run(
         [sys.executable, "-m", "tests.pipeline.killed_calibration", watched_checkpoint, embeds, tmp_path],
         env=environment(OMP_NUM_THREADS="1"), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
@@ -232,10 +295,13 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(watched_checkpoint: Path, 
     assert len(rounds) >= 12
     assert [r["status"] for r in rounds] == [0] * len(rounds), rounds
     assert not any(r["left"] for r in rounds), rounds
-    assert sum(r["there"] for r in rounds) < 6, "after the rename there is only tidying up"
-    assert len(list(tmp_path.glob("*.killed"))) == len(rounds)
+    assert [r["how"] for r in rounds if not r["there"]] == ["--resume"] * sum(not r["there"] for r in rounds)
+    assert sum(r["there"] and r["how"] == "--resume" for r in rounds) >= 3, "between the outputs"
+    assert len(list(tmp_path.glob("*.killed"))) == len(list(tmp_path.glob("*.latents"))) - 1 == len(rounds)
     for path in tmp_path.glob("*.killed"):
         assert path.read_bytes() == whole.read_bytes(), path
+    for path in tmp_path.glob("*.latents"):
+        assert path.read_bytes() == (tmp_path / "whole.latents").read_bytes(), path
 
 
 def test_a_full_disk(mounted: Callable[..., Path], watched_checkpoint: Path, embeds: Path, calibration: Path) -> None:
@@ -283,100 +349,3 @@ def test_a_checkpoint_that_changes_meanwhile_is_refused(
     done = run_calibrate(model, embeds, output)
     assert (done.status, "changed while it was calibrated" in done.err) == (3, True)
     assert [p.name for p in output.parent.iterdir()] == ["model"]
-
-
-def huge(name: str, number: float = 3e38) -> Callable[[Values], object]:
-    return lambda model: model[name].fill(number)
-
-
-OVERFLOWS: dict[str, tuple[Callable[[Values], object], str]] = {
-    "the first input": (huge("patch_embedding.bias"), "step 0, block 0, attn1.input"),
-    "a value": (huge("blocks.1.attn1.to_v.weight"), "step 0, block 1, attn1.value"),
-    "a hidden layer": (huge("blocks.1.ffn.net.0.proj.weight"), "step 0, block 1, ffn.net.2.input"),
-    "the text": (huge("condition_embedder.text_embedder.linear_2.weight"), "step 0, block 0, attn2.text"),
-    "a norm": (huge("blocks.0.attn2.norm_q.weight"), "step 0, block 0, attn2.query"),
-    "scores": (huge("blocks.0.attn2.norm_q.weight", 1e38), "step 0, block 0, attn2.scores_bound"),
-    "the detail text": (huge("condition_embedder_lora.text_embedder.linear_2.weight"), "step 3, block 0, attn2.text"),
-    "the semantic head": (huge("proj_out.weight"), "step 1, block 0, attn1.input"),
-    "the detail head": (huge("proj_out_lora.weight"), "step 4, block 0, attn1.input"),
-}
-
-
-def test_an_overflow_in_an_adapter_is_named(embeds: Path, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", huge("blocks.1.attn1.to_v.lora_A.weight"))
-    done = run_calibrate(model, embeds, tmp_path / "c.safetensors")
-    assert "step 3, block 1, attn1.to_v.lora_hidden\n" in done.err
-
-
-@pytest.mark.parametrize("case", OVERFLOWS)
-def test_an_overflow_is_named(case: str, embeds: Path, tmp_path: Path) -> None:
-    edit, place = OVERFLOWS[case]
-    model = write_model(tmp_path / "model", edit)
-    done = run_calibrate(model, embeds, tmp_path / "c.safetensors")
-    assert done.status == 1, done.err
-    assert f"the model computed NaN or Inf: {place}\n" in done.err
-    assert "prompt 0, seed 0" in done.err
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_an_overflow_of_the_last_step_is_the_final_latents(embeds: Path, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", huge("proj_out_lora.weight"))
-    done = run_calibrate(model, embeds, tmp_path / "c.safetensors", settings=SHORT)
-    assert (done.status, "final latent holds NaN or Inf" in done.err) == (1, True), done.err
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-def test_an_overflow_keeps_what_was_finished(watched_checkpoint: Path, tmp_path: Path) -> None:
-    rows = [np.full((SHAPE.text_tokens, SHAPE.text_width), value, np.float32) for value in (1.0, 3e38)]
-    from exporters.prompts import write_prompts
-
-    write_prompts(tmp_path / "prompts", ["fine", "huge"], rows)
-    done = run_calibrate(watched_checkpoint, tmp_path / "prompts", tmp_path / "c.safetensors")
-    assert (done.status, "prompt 1, seed 0" in done.err) == (1, True), done.err
-    assert not (tmp_path / "c.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["blocks.1.attn1.to_q.weight", "condition_embedder_lora.time_proj.bias", "proj_out.bias"]
-)
-def test_weights_that_are_not_finite_are_the_checkpoints_fault(name: str, embeds: Path, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model", huge(name, np.nan))
-    done = run_calibrate(model, embeds, tmp_path / "c.safetensors")
-    assert done.status == 3, done.err
-    assert name in done.err
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-
-
-OUT_OF_MEMORY = {
-    "the device": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-    "Python": MemoryError(),
-    "the CPU": RuntimeError("[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory"),
-}
-
-
-@pytest.mark.parametrize("case", OUT_OF_MEMORY)
-def test_out_of_memory_names_a_clip_that_would_fit(
-    case: str, run: Run, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*arguments: object) -> None:
-        raise OUT_OF_MEMORY[case]
-
-    monkeypatch.setattr(FloatArithmetic, "attention", fails)
-    done = run("--height", 480, "--width", 832)
-    assert done.status == 1, done.err
-    assert "the device's memory is too small for this clip" in done.err
-    assert "5 frames of 832 × 480, fp32" in done.err
-    assert "this would fit: --frames 17 --height 240 --width 416" in done.err, "49 frames have more tokens than these"
-    assert not output.exists()
-    assert not partial(output).exists()
-
-
-def test_other_failures_are_not_called_out_of_memory(
-    watched_checkpoint: Path, embeds: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*arguments: object) -> None:
-        raise RuntimeError("a fault of ours")
-
-    monkeypatch.setattr(FloatArithmetic, "attention", fails)
-    done = hvdc("calibrate", watched_checkpoint, "--prompts", embeds, "-o", output, *SETTINGS)
-    assert (done.status, "a fault of ours" in done.err) == (1, True)

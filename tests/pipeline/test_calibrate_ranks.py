@@ -72,6 +72,7 @@ def runs(watched_checkpoint: Path, embeds: Path, tmp_path_factory: pytest.TempPa
     huge = write_embeds(runs.folder / "huge.safetensors", count=2, scale=3e37)
     runs.add("overflow", *all_, prompts=huge)
     runs.add("there", *all_, "--prompts-limit", 1, output="two")
+    runs.add("apart", *all_, "-o", "c.safetensors", apart=True)
     runs.add("wrong", *all_, environment={"HVDC_RANK_TIMEOUT_S": "soon"})
     runs.run()
     return runs
@@ -148,6 +149,15 @@ def test_all_ranks_end_where_one_is_refused(runs: Runs) -> None:
     assert runs.statuses("there") == [2, 2]
     assert runs.statuses("wrong") == [2, 2]
     assert "HVDC_RANK_TIMEOUT_S" in runs.ended["wrong"][0][1]
+
+
+def test_all_ranks_end_where_one_does_not_see_the_folder(runs: Runs) -> None:
+    assert runs.statuses("apart") == [2, 2], runs.ended["apart"]
+    for _, said in runs.ended["apart"]:
+        assert "process 1, on" in said
+        assert "does not see the folder that the first process writes to" in said
+        assert "give an -o in a folder that all machines share" in said
+    assert not list(runs.folder.glob("apart/*/*"))
 
 
 def test_an_overflow_on_each_rank_is_named(runs: Runs) -> None:

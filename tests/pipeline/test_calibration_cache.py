@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.calibrations import (
     SHORT,
@@ -100,6 +101,28 @@ def test_an_interrupted_run_is_gone_on_with(
     copy = Path(shutil.copy(watched_checkpoint, tmp_path / "copy"))
     assert with_prompts(copy, embeds, output, "--scale-mode", "global")[1] == 1, "it is the contents that count"
     assert [p.suffix for p in calibration_cache.iterdir()] == [".safetensors"]
+
+
+def test_a_leftover_that_cannot_be_gone_on_with_is_removed(
+    watched_checkpoint: Path, embeds: Path, output: Path, calibration_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody knows of the cache: an update of PyTorch, or a damaged file, must not stop each later compile."""
+
+    def stopped() -> None:
+        stopped_after(2, lambda: run_compile(watched_checkpoint, output, "--prompts", embeds, settings=SHORT))
+
+    stopped()
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    assert with_prompts(watched_checkpoint, embeds, output)[1] == 3
+    (kept,) = calibration_cache.iterdir()
+    whole = kept.read_bytes()
+    kept.unlink()
+    shutil.rmtree(output)
+    stopped()
+    (part,) = calibration_cache.glob("*.partial/part-*")
+    part.write_bytes(part.read_bytes()[:-100])
+    assert with_prompts(watched_checkpoint, embeds, output)[1] == 3
+    assert [p.read_bytes() for p in calibration_cache.iterdir()] == [whole]
 
 
 def test_a_cache_folder_that_cannot_be_written(

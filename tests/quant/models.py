@@ -20,7 +20,7 @@ from exporters.synth import synthetic_tensors
 from exporters.tensor import from_array
 from hvdc.pipeline.sources import CheckpointSource
 from quant.calibration.statistics import Statistics
-from quant.calibration.watch import StatisticsWatcher
+from quant.calibration.watch import StatisticsWatcher, run_watched
 from quant.paths.fp32 import FloatArithmetic, Watcher
 from quant.paths.trajectory import NumericPath, Trajectory
 from quant.paths.weights import Weights
@@ -79,13 +79,14 @@ def generated(path: NumericPath, embeds: Tensor, noise: Tensor) -> Tensor:
 
 def watched(weights: Weights, watcher: Watcher, embeds: Tensor, noise: Tensor) -> Tensor:
     """A trajectory in FP32 that a watcher sees."""
-    return generated(NumericPath("watched", FloatArithmetic(weights, watcher=watcher)), embeds, noise)
+    latent: tuple[int, int, int] = tuple(noise.shape[1:])  # type: ignore[assignment]
+    run = Trajectory(NumericPath("watched", FloatArithmetic(weights, watcher=watcher)), embeds, latent)
+    seen = watcher.after_block if isinstance(watcher, StatisticsWatcher) else None
+    return run.finish(run.run(run.start(noise), seen=seen))
 
 
 def calibrated(weights: Weights, embeds: Tensor, noise: Tensor) -> Statistics:
-    watcher = StatisticsWatcher(weights)
-    watched(weights, watcher, embeds, noise)
-    return watcher.statistics()
+    return run_watched(weights, embeds, noise)[0]
 
 
 def published(tensors: Values, geometry: Geometry, expert: str) -> WanTransformer3DModel:

@@ -113,8 +113,14 @@ def test_outputs_near_the_end_of_fp16_are_reported_the_largest_first() -> None:
     assert len(large_outputs(with_outputs(_0_0_0=5.0), limit=4.0)) == 1
 
 
-def test_the_outputs_watched_are_every_linear_adapter_and_score() -> None:
+def test_an_output_is_of_the_engine_that_keeps_it_in_fp16() -> None:
     names = gemm_outputs(SHAPE)
-    assert len(names) == len(set(names)) == 10 + 8 + 2
+    found = large_outputs(with_outputs(**{f"_0_0_{n}": 40_000.0 for n in range(len(names))}))
+    assert {o.output: o.engine for o in found} == {name: "GPU" if name == "hidden" else "NPU" for name in names}
+
+
+def test_the_outputs_watched_are_every_linear_adapter_and_score_and_the_hidden_state() -> None:
+    names = gemm_outputs(SHAPE)
+    assert len(names) == len(set(names)) == 10 + 8 + 2 + 1
     assert {n for n in names if n.startswith("ffn")} == {"ffn.net.0.proj.output", "ffn.net.2.output"}
-    assert {"attn1.scores_bound", "attn2.scores_bound", "attn2.to_out.0.lora_output"} <= set(names)
+    assert {"attn1.scores_bound", "attn2.scores_bound", "attn2.to_out.0.lora_output", "hidden"} <= set(names)

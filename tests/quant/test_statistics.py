@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +13,23 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from exporters.model import TINY, Geometry
-from quant.calibration.histogram import BINS, edges, share_below
+from quant.calibration.histogram import BINS
 from quant.calibration.statistics import Statistics, empty, exists, from_arrays
-from quant.calibration.watch import SAMPLED_TOKENS, NonFiniteActivationError, StatisticsWatcher, count
-from quant.gemms import gemm_inputs, gemm_outputs
+from quant.calibration.watch import (
+    StatisticsWatcher,
+    run_watched,
+)
+from quant.gemms import HIDDEN, gemm_inputs, gemm_outputs
 from quant.paths.arithmetic import At
+from quant.paths.trajectory import Trajectory, fp32
 from quant.paths.weights import Weights
 from tests.exporters.models import Values
 from tests.quant.models import (
+    LATENT,
     ONE_EXPERT,
     calibrated,
     drawn,
+    generated,
     prompt,
     published,
     schedule_for,
@@ -32,6 +37,7 @@ from tests.quant.models import (
     watched,
     weights_of,
 )
+from tests.quant.test_watch import by_definition
 
 Place = tuple[int, int, str]
 
@@ -82,7 +88,7 @@ def test_what_is_seen_is_exactly_the_list_of_gemm_inputs(geometry: Geometry, emb
     assert set(recorder.operands) == due
     for (_, _, name), x in recorder.operands.items():
         assert x.shape[1] == next(i.channels for i in gemm_inputs(geometry) if i.name == name)
-    assert {name for _, _, name in recorder.outputs} == set(gemm_outputs(geometry))
+    assert {name for _, _, name in recorder.outputs} == set(gemm_outputs(geometry)) - {HIDDEN}
 
 
 def test_a_model_with_two_experts_has_21_inputs_and_one_with_one_has_13() -> None:
@@ -111,6 +117,26 @@ def test_outputs_are_those_of_the_tensors(statistics: Statistics, recorded: Reco
     for (step, block, name), y in recorded.outputs.items():
         found = statistics.output_absmax[step, block, statistics.outputs.index(name)]
         assert found == pytest.approx(np.abs(y).max(), rel=1e-6 if "bound" in name else 0)
+
+
+def test_hidden_states_are_those_after_each_block(
+    weights: Weights, statistics: Statistics, embeds: Tensor, noise: Tensor
+) -> None:
+    reached = []
+    trajectory = Trajectory(fp32(weights), embeds, LATENT)
+    trajectory.run(trajectory.start(noise), seen=lambda done, hidden: reached.append(float(hidden.abs().max())))
+    found = statistics.output_absmax[:, :, statistics.outputs.index(HIDDEN)]
+    assert found.ravel().tolist() == reached
+
+
+def test_a_watched_run_gives_the_same_latent_and_shows_each_block(
+    weights: Weights, statistics: Statistics, embeds: Tensor, noise: Tensor
+) -> None:
+    done: list[int] = []
+    found, final = run_watched(weights, embeds, noise, seen=lambda n, hidden: done.append(n))
+    assert found.sha256() == statistics.sha256()
+    assert torch.equal(final, generated(fp32(weights), embeds, noise))
+    assert done == list(range(1, 6 * TINY.layers + 1))
 
 
 def test_histograms_are_those_of_the_tensors(weights: Weights, statistics: Statistics, recorded: Recorder) -> None:
@@ -323,108 +349,3 @@ def test_statistics_are_of_one_geometry(geometry: Geometry) -> None:
 def test_statistics_are_of_a_number_of_steps() -> None:
     with pytest.raises(ValueError, match="expected"):
         from_arrays(SMALL, 3, made_up(7).arrays())
-
-
-# ---- histograms ----
-
-
-def by_definition(x: np.ndarray) -> np.ndarray:
-    """One bin after the other: 16 to an octave, equally wide within it, from 2^-16 to 2^16."""
-    borders = np.array([2.0 ** (i // 16 - 16) * (1 + i % 16 / 16) for i in range(BINS + 1)])
-    borders[0], borders[-1] = 0.0, np.inf
-    counts: np.ndarray = np.histogram(np.abs(x.astype(np.float64)), borders)[0]
-    return counts
-
-
-def test_bins_are_sixteenths_of_octaves() -> None:
-    assert BINS == 512
-    e = edges()
-    assert e.dtype == np.float32
-    assert len(e) == BINS + 1
-    assert e[0] == 0
-    assert e[16] == 2.0**-15
-    assert e[-1] == 2.0**16
-    for i in range(1, BINS + 1):
-        assert e[i] == 2.0 ** (i // 16 - 16) * (1 + i % 16 / 16)
-
-
-def test_an_edge_belongs_to_the_bin_above_it() -> None:
-    e = edges()
-    for i in range(1, BINS):
-        below = np.nextafter(e[i], np.float32(0))
-        found = count(torch.tensor([e[i], -e[i], below])).numpy()
-        assert found[i] == 2
-        assert found[i - 1] == 1
-
-
-def test_the_ends_take_what_is_beyond_them() -> None:
-    small = count(torch.tensor([0.0, -0.0, 1e-45, 2.0**-17, -(2.0**-16)]))
-    assert small[0] == 5
-    large = count(torch.tensor([2.0**16, -3e38, np.inf, 65535.0]))
-    assert large[-1] == 4
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=50))
-def test_every_value_is_counted_once_where_it_belongs(values: list[float]) -> None:
-    x = np.float32(values)
-    found = count(torch.from_numpy(x)).numpy()
-    assert found.dtype == np.int64
-    assert found.sum() == len(values)
-    np.testing.assert_array_equal(found, by_definition(x))
-
-
-def test_narrower_floats_are_counted_as_their_values() -> None:
-    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    for dtype in (torch.float16, torch.bfloat16):
-        np.testing.assert_array_equal(count(x.to(dtype)), by_definition(x.to(dtype).float().numpy()))
-
-
-@pytest.mark.parametrize("tokens", [1, 24, 256, 257, 512, 1000])
-def test_maxima_take_all_tokens_and_histograms_a_sample(tokens: int, weights: Weights) -> None:
-    watcher = StatisticsWatcher(weights)
-    x = torch.randn(tokens, TINY.width, generator=torch.Generator().manual_seed(tokens))
-    watcher.operand(At(0, 0, "semantic"), "attn1.input", x)
-    found = watcher.statistics()
-    np.testing.assert_array_equal(found.channel_absmax["attn1.input"][0, 0], x.abs().amax(dim=0))
-    total = int(found.histogram[0, 0, 0].sum())
-    assert total % TINY.width == 0
-    if tokens <= SAMPLED_TOKENS:
-        assert total == tokens * TINY.width
-    else:
-        assert SAMPLED_TOKENS / 2 < total / TINY.width <= SAMPLED_TOKENS
-    assert found.histogram.sum() == total
-
-
-def test_the_share_below_a_limit() -> None:
-    x = np.abs(np.random.default_rng(0).standard_normal(100_000)).astype(np.float32)
-    counts = count(torch.from_numpy(x)).numpy()
-    for limit in (0.01, 0.5, 1.0, 2.5):
-        assert share_below(counts, np.float64(limit)) == pytest.approx((x < limit).mean(), abs=2e-3)
-    assert share_below(counts, np.float64(0.0)) == 0
-    assert share_below(counts, np.float64(100.0)) == 1
-    assert share_below(np.zeros(BINS, np.int64), np.float64(1.0)) == 0
-
-
-# ---- what is not finite ----
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_is_named_with_its_first_place(value: float, weights: Weights) -> None:
-    watcher = StatisticsWatcher(weights)
-    good, bad = torch.ones(3, TINY.width), torch.ones(3, TINY.width)
-    bad[1, 7] = value
-    for block, name, x in ((0, "attn1.input", good), (0, "attn2.to_q.input", good), (1, "attn1.input", good),
-                           (1, "attn2.to_q.input", bad), (1, "ffn.net.0.proj.input", bad)):  # fmt: skip
-        watcher.operand(At(2, block, "semantic"), name, x)
-    watcher.check(0)
-    with pytest.raises(NonFiniteActivationError) as caught:
-        watcher.check(2)
-    assert (caught.value.step, caught.value.block, caught.value.name) == (2, 1, "attn2.to_q.input")
-
-
-def test_a_finite_trajectory_passes(weights: Weights, embeds: Tensor, noise: Tensor) -> None:
-    watcher = StatisticsWatcher(weights)
-    watched(weights, watcher, embeds, noise)
-    for step in range(6):
-        watcher.check(step)
