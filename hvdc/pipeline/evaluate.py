@@ -20,6 +20,7 @@ from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.build import manifest_steps
 from hvdc.pipeline.calibrate import tensors_sha256
 from hvdc.pipeline.calibration_file import Calibrated, read_calibration
+from hvdc.pipeline.cost import LONG_RUN_S, cpu_duration_s, in_words
 from hvdc.pipeline.decode import Decoder
 from hvdc.pipeline.evaluated_paths import Judged, Wanted, check_wanted, judged_paths
 from hvdc.pipeline.frame_scores import Frames, Scores, load_task, require_libraries
@@ -138,6 +139,10 @@ def evaluate(
         reference = fp32(Weights(CheckpointSource(checkpoint, steps), ranks.device))
         paths = judged_paths(wanted, checkpoint, steps, calibrated, reference.rest.weights, sha256, video, stack)
         clips = list(itertools.product(range(len(prompts)), range(len(request.seeds))))
+        if ranks.device.type == "cpu":
+            duration_s = cpu_duration_s(g, video, len(steps) * len(clips) * (len(paths) + 1))
+            if duration_s > LONG_RUN_S:
+                say(f"on this CPU it takes {in_words(duration_s)} or more; fewer paths, prompts or frames take less")
         scores = None if decoder is None else Scores(REFERENCE, task, ranks.device)
         curves: dict[str, Curve] = {}
         each = len(steps) * g.layers * (len(paths) + 1)

@@ -250,3 +250,13 @@ def test_a_task_that_fails_says_on_which_prompt(place: Path, tmp_path: Path, mon
     assert done.status == 2
     assert "the task cannot score a clip" in done.err
     assert "a red square" in done.err
+
+
+def test_a_long_run_on_a_cpu_says_so_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hvdc.pipeline.evaluate.cpu_duration_s", lambda *_: 7200.0)
+    done = hvdc(
+        "evaluate", place / "model.safetensors", "--prompts", place / "prompts.safetensors", *CLIP,
+        "--prompts-limit", "1",
+    )  # fmt: skip
+    assert done.status == 0
+    assert "note: on this CPU it takes 2 h or more" in done.err
