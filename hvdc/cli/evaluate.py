@@ -141,7 +141,8 @@ def tables(evaluation: Evaluation) -> list[tuple[str, list[str], list[list[str]]
     rows = [_curve_row(row, evaluation.layers) for row in evaluation.rows if row.curve is not None]
     found = [("Hidden states and latents against FP32", columns, rows)]
     if any(row.scores for row in evaluation.rows):
-        names = list(dict.fromkeys(name for row in evaluation.rows for name in row.scores))
+        measured = dict.fromkeys(name for row in evaluation.rows for name in row.scores)
+        names = [name for name in SCORES if name in measured] + [name for name in measured if name not in SCORES]
         titles = [">" + SCORES.get(name, name.removeprefix("task ")) for name in names]
         rows = [[row.path, *(_score(row.scores.get(name), name) for name in names)] for row in evaluation.rows]
         found.append(("Decoded frames", ["path", *titles], rows))
