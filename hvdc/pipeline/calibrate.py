@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,20 @@ def calibrate(
         return calibrate_open(request, checkpoint, prompts, ranks, progress, say)
 
 
+@contextlib.contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    """On a CPU, one thread in this process: a product's last bits depend on how many threads share it, and the result
+    must not depend on how many cores or processes there are. More processes use more cores.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def calibrate_open(
     request: CalibrateRequest,
     checkpoint: Checkpoint,
@@ -108,10 +123,14 @@ def calibrate_open(
     geometry = checkpoint.geometry
     steps, video = schedule_of(request.config, geometry), video_of(request.config, geometry)
     jobs = [Job(*pair) for pair in itertools.product(range(len(prompts)), range(len(request.seeds)))]
-    for note in check_memory(geometry, video, len(steps) * len(jobs), request.dtype, ranks):
-        say(note)
+    with _one_thread(ranks.device):
+        for note in check_memory(geometry, video, len(steps) * len(jobs), request.dtype, ranks):
+            say(note)
     identity = _identity(request, prompts, sha256)
-    with Parts(request.output, identity, ranks, resume=request.resume, discard=request.force) as parts:
+    with (
+        _one_thread(ranks.device),
+        Parts(request.output, identity, ranks, resume=request.resume, discard=request.force) as parts,
+    ):
         found = parts.take_over(geometry, len(steps), keep=request.save_latents is not None)
         mine = ranks.share([job for job in jobs if (job.prompt, job.seed) not in found.jobs])
         weights = Weights(CheckpointSource(checkpoint, steps), ranks.device)
