@@ -12,9 +12,9 @@ from exporters.checkpoint import Checkpoint
 from exporters.model import Geometry
 from exporters.schedule import Step
 from exporters.tensor import check_finite
-from hvdc.artifact import records
 from hvdc.artifact.manifest import Step as ManifestStep
 from hvdc.artifact.reader import Artifact
+from hvdc.pipeline.activation_scales import stored_scales
 from hvdc.pipeline.artifact_plan import ADALN, HEAD_TABLE, ROPE
 from hvdc.pipeline.build import rescaled_tables
 from quant.scales import Scales
@@ -82,10 +82,8 @@ class ArtifactSource:
     @property
     def scales(self) -> Scales | None:
         """The calibrated activation scales, None for an uncalibrated artifact."""
-        calibration = self._artifact.manifest.calibration
-        if calibration is None:
-            return None
-        return Scales(self._artifact.tensor(records.ACTIVATION_SCALES_NAME), tuple(i.name for i in calibration.inputs))
+        held = stored_scales(self._artifact)
+        return None if held is None else Scales(held.table, tuple(i.name for i in held.inputs))
 
 
 def _is_b(name: str) -> bool:
