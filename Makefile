@@ -18,9 +18,9 @@ demo: ## calibrate and compile the trained example model, validate the artifact,
 		--prompts-limit 2 --seeds 7 --cut 6 $(CLIP)
 	$(HVDC) inspect $(OUT)/moving_shapes.hvdc
 
-test: ## everything but the full-size benchmark
+test: ## everything but the benchmarks; a process for each core, one thread in each
 	@tools/setup.sh dev
-	.venv/bin/python -m pytest
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist worksteal
 
 lint: ## ruff, mypy
 	@tools/setup.sh dev

@@ -14,6 +14,8 @@ from torch import Tensor
 def fused(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """``function`` of tensors, compiled where its first argument is on a GPU.
 
+    A compiled function keeps the roundings to what it returns, not those within (PyTorch leaves them out), and sums in
+    an order of its own. So a chain ends where it rounds, and what must be the same to the bit has no sums.
     Where PyTorch cannot compile (no Triton, no C compiler), the chain runs as written, some times slower; a warning
     says so once.
     """

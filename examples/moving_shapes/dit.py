@@ -254,6 +254,8 @@ def compile_blocks(model: MovingShapesTransformer) -> None:
     """Compiles a block; all of them share the result. For CUDA: on a CPU compiling costs more than it saves."""
     import torch._dynamo as dynamo
 
-    dynamo.config.recompile_limit = 64  # with and without gradients, with and without adapters, a few batch sizes
+    # One version for each batch size and adapter scale: versions for all of them take several times as long to make.
+    dynamo.config.specialize_float = True
+    dynamo.config.recompile_limit = 64
     for block in model.blocks:
-        block.compile()
+        block.compile(dynamic=False)

@@ -70,8 +70,8 @@ def _factors(site: Site, maxima: dict[str, Values], rng: np.random.Generator) ->
     # [inputs, steps, layers, channels]: magnitudes over the median channel's of the same step
     seen = np.stack([maxima[name] for name in site.divided])
     ratios = seen / np.maximum(np.median(seen, axis=-1, keepdims=True), 1e-6)
-    if site.adaln is not None:  # one embedding serves all blocks
-        ratios = np.exp(np.log(np.maximum(ratios, 1e-6)).mean(axis=2, keepdims=True)).repeat(ratios.shape[2], axis=2)
+    if site.adaln is not None:  # one embedding serves all blocks: the one where a channel is largest counts
+        ratios = ratios.max(axis=2, keepdims=True).repeat(ratios.shape[2], axis=2)
     layers, channels = ratios.shape[2:]
     out = np.ones((layers, channels), np.float32)
     wanted = rng.uniform(*RATIO, (layers, CHANNELS))

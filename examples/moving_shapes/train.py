@@ -62,16 +62,25 @@ class Share:
 
 STAGES = {
     "vae": Share(160, 60),
-    "teacher": Share(260, 60),
-    "semantic": Share(60, 65),
-    "detail": Share(100, 125),
+    "teacher": Share(620, 60),
+    "semantic": Share(80, 65),
+    "detail": Share(145, 40),
     "evaluate": Share(0, 40),
 }
 
 
 class Trainer:
-    def __init__(self, out: Path, stages: list[str], device: torch.device, budget_s: float | None, smoke: bool) -> None:
-        self.out, self.stages, self.device, self.smoke = out, stages, device, smoke
+    def __init__(
+        self,
+        out: Path,
+        stages: list[str],
+        device: torch.device,
+        *,
+        budget_s: float | None = None,
+        resume: bool = False,
+        smoke: bool = False,
+    ) -> None:
+        self.out, self.stages, self.device, self.resume, self.smoke = out, stages, device, resume, smoke
         self.model, self.work = out / "model", out / "work"
         self.max_steps = 4 if smoke else 10**9
         self.started = time.monotonic()
@@ -130,7 +139,8 @@ class Trainer:
         latents, scenes = encode_random(latent_vae, generator, 8 if self.smoke else CACHED_CLIPS)
         log(f"  {len(latents)} clips encoded in {time.monotonic() - started:.1f} s")
         recipe = Recipe(self.seconds("teacher"), 1e-3, self.max_steps, warm_steps=300, ema=0.999, name="teacher")
-        teacher = train_teacher(latents, scenes, recipe, small=self.smoke)
+        start = self.load_teacher(compiled=False) if self.resume else None
+        teacher = train_teacher(latents, scenes, recipe, start, small=self.smoke)
         # In two files of fp32, for places that limit a file's size.
         state = {name: v.detach().cpu().contiguous() for name, v in teacher.state_dict().items() if "lora" not in name}
         names = sorted(state)
@@ -152,7 +162,7 @@ class Trainer:
         return teacher
 
     def semantic(self) -> None:
-        recipe = Recipe(self.seconds("semantic"), 3e-4, self.max_steps, name="semantic expert")
+        recipe = Recipe(self.seconds("semantic"), 1e-3, self.max_steps, name="semantic expert")
         teacher = self.load_teacher(compiled=True)
         model = train_semantic(teacher, 4 if self.smoke else SEMANTIC_PATHS, recipe, small=self.smoke)
         save_transformer(self.work / "semantic", model)
@@ -175,6 +185,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--stages", default=",".join(STAGES), help="some of %(default)s, in this order")
     parser.add_argument("--budget-s", type=float, help="seconds of wall time that this run may take")
+    parser.add_argument("--resume-teacher", action="store_true", help="stage teacher goes on from the saved one")
     parser.add_argument("--smoke", action="store_true", help="a few tiny steps of everything, to try the code")
     args = parser.parse_args()
     stages = args.stages.split(",")
@@ -185,7 +196,8 @@ def main() -> None:
     exact_fp32()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     log(f"PyTorch {torch.__version__}, {torch.cuda.get_device_name() if device.type == 'cuda' else 'CPU'}")
-    Trainer(args.out, stages, device, args.budget_s, args.smoke).run()
+    trainer = Trainer(args.out, stages, device, budget_s=args.budget_s, resume=args.resume_teacher, smoke=args.smoke)
+    trainer.run()
 
 
 if __name__ == "__main__":

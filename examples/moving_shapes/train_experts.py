@@ -38,12 +38,19 @@ DETAIL_STEPS = (3, 4, 5, 5, 5)
 """Which student step a training sample is of. The last one makes 81 % of the move, so it gets more of them."""
 
 
-def train_teacher(latents: Tensor, scenes: Tensor, recipe: Recipe, *, small: bool = False) -> MovingShapesTransformer:
-    """Flow matching: from x = (1 - σ) clip + σ noise, predict noise - clip."""
+def train_teacher(
+    latents: Tensor,
+    scenes: Tensor,
+    recipe: Recipe,
+    start: MovingShapesTransformer | None = None,
+    *,
+    small: bool = False,
+) -> MovingShapesTransformer:
+    """Flow matching: from x = (1 - σ) clip + σ noise, predict noise - clip. Goes on from ``start``, if given."""
     device = latents.device
     torch.manual_seed(2)
-    generator = torch.Generator(device).manual_seed(3)
-    model = MovingShapesTransformer().to(device)
+    generator = torch.Generator(device).manual_seed(3 if start is None else 9)
+    model = (start if start is not None else MovingShapesTransformer()).to(device).train()
     if device.type == "cuda":
         compile_blocks(model)
     texts = torch.cat([prompt_embeddings(), null_embedding()[None]]).to(device)
@@ -192,15 +199,8 @@ def train_detail(
     generator = torch.Generator(device).manual_seed(7)
     data = paths(teacher, count, generator, semantic=model)
     log(f"  {count} paths from the semantic expert on")
-    student = copy.deepcopy(model) if device.type != "cuda" else _compiled_copy(model)
+    # Not compiled: with PyTorch 2.11 compiled steps of this stage diverged, though their gradients agreed.
+    student = copy.deepcopy(model)
     distil(student, data, DETAIL_STEPS, recipe, small=small)
     round_to_fp16(student)
-    return student
-
-
-def _compiled_copy(model: MovingShapesTransformer) -> MovingShapesTransformer:
-    """A copy of its own: a compiled block doesn't survive being deep-copied."""
-    student = MovingShapesTransformer().to(next(model.parameters()).device)
-    student.load_state_dict(model.state_dict())
-    compile_blocks(student)
     return student

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -46,61 +47,78 @@ class StatisticsWatcher:
         # Counts in FP64, exact to 2^53: a GPU's histogram is of floats, and adds to it without another kernel.
         self._histogram = torch.zeros((steps, layers, len(self._inputs), BINS), dtype=torch.float64, device=device)
         self._output = torch.zeros((steps, layers, len(self._outputs)), device=device)
-        self._seen: dict[int, dict[str, None]] = {}
-        """Step -> GEMM inputs and outputs in the order in which they came."""
+        self._seen: dict[int, dict[str, set[int]]] = {}
+        """Step -> GEMM inputs and outputs in the order in which they came -> the blocks where they did."""
+        self._unread: list[tuple[int, Callable[[], bool]]] = []
+        """Step, and whether all of it was finite: asked for, not yet waited for."""
 
     def operand(self, at: At, name: str, x: Tensor) -> None:
-        self._came(at, name)
-        largest = _largest(x, 0)
-        kept = self._channels[name][at.step, at.block]
-        torch.maximum(kept, largest, out=kept)
+        _largest(x, self._channels[name][at.step, at.block], first=self._first(at, name))
         sample = x[:: sampling_stride(x.shape[0])]
         self._histogram[at.step, at.block, self._column[name]] += count(sample)
 
     def output(self, at: At, name: str, y: Tensor) -> None:
-        self._keep(at, name, _largest(y))
+        _largest(y, self._kept(at, name), first=self._first(at, name))
 
     def scores(self, at: At, attn: str, query: Tensor, key: Tensor) -> None:
-        bound = (_longest_row(query) * _longest_row(key)).amax().sqrt()
-        self._keep(at, f"{attn}.scores_bound", bound)
+        bound = (_longest_row(query) * _longest_row(key)).amax()
+        kept = self._kept(at, f"{attn}.scores_bound")
+        torch.maximum(kept, bound, out=kept)
+        self._first(at, f"{attn}.scores_bound")
 
     def after_block(self, done: int, hidden: Tensor) -> None:
-        """A `Seen`: keeps what the hidden state reaches, and ends a step with `check`."""
+        """A `Seen`: keeps what the hidden state reaches, and ends a step with a look at whether the one before was
+        finite, so that the device never waits to be told what comes next."""
         step, block = divmod(done - 1, self._weights.shape.layers)
-        self._keep(At(step, block, self._weights.steps[step].expert), HIDDEN, _largest(hidden))
+        at = At(step, block, self._weights.steps[step].expert)
+        self.output(at, HIDDEN, hidden)
         if block == self._weights.shape.layers - 1:
-            self.check(step)
+            earlier, self._unread = self._unread, [(step, _later(self._finite(step).all()))]
+            self._read(earlier)
 
-    def check(self, step: int) -> None:
-        """Whether everything seen in a step was finite; waits for the device. Raises NonFiniteActivationError.
+    def check(self) -> None:
+        """Whether everything seen was finite; waits for the device. Raises NonFiniteActivationError."""
+        self._unread.clear()
+        for step in sorted(self._seen):
+            self._name_first(step)
 
-        Every block comes in the same order, so the first in the first block is the first of all.
-        """
-        names = list(self._seen.get(step, ()))
-        if not names:
-            return
-        finite = torch.stack([self._finite(step, name) for name in names], dim=-1)
+    def _read(self, flags: list[tuple[int, Callable[[], bool]]]) -> None:
+        for step, all_finite in flags:
+            if not all_finite():
+                self._name_first(step)
+
+    def _name_first(self, step: int) -> None:
+        """Every block comes in the same order, so the first in the first block is the first of all."""
+        finite = self._finite(step)
         if bool(finite.all()):
             return
         block, first = (int(i) for i in torch.nonzero(~finite)[0])
-        raise NonFiniteActivationError(step, block, names[first])
+        raise NonFiniteActivationError(step, block, list(self._seen[step])[first])
 
-    def _came(self, at: At, name: str) -> None:
-        self._seen.setdefault(at.step, {})[name] = None
+    def _first(self, at: At, name: str) -> bool:
+        """Notes that it came, and whether that was for the first time."""
+        blocks = self._seen.setdefault(at.step, {}).setdefault(name, set())
+        first = at.block not in blocks
+        blocks.add(at.block)
+        return first
 
-    def _keep(self, at: At, output: str, largest: Tensor) -> None:
-        self._came(at, output)
-        kept = self._output[at.step, at.block, self._output_column[output]]
-        torch.maximum(kept, largest, out=kept)
+    def _kept(self, at: At, output: str) -> Tensor:
+        return self._output[at.step, at.block, self._output_column[output]]
 
-    def _finite(self, step: int, name: str) -> Tensor:
-        """``[layers]``"""
-        if name in self._channels:
-            return self._channels[name][step].isfinite().all(dim=-1)
-        return self._output[step, :, self._output_column[name]].isfinite()
+    def _finite(self, step: int) -> Tensor:
+        """``[layers, names]``, the names as they came."""
+
+        def of(name: str) -> Tensor:
+            if name in self._channels:
+                return self._channels[name][step].isfinite().all(dim=-1)
+            return self._output[step, :, self._output_column[name]].isfinite()
+
+        return torch.stack([of(name) for name in self._seen[step]], dim=-1)
 
     def statistics(self) -> Statistics:
-        """What was collected, with the numbers of an expert's inputs in all steps of the expert."""
+        """What was collected, with the numbers of an expert's inputs in all steps of the expert. Raises
+        NonFiniteActivationError."""
+        self.check()
         # Copies, on a CPU too: what was read stays as it was.
         channels = {name: values.cpu().numpy().copy() for name, values in self._channels.items()}
         histogram, outputs = self._histogram.cpu().long().numpy(), self._output.cpu().numpy().copy()
@@ -147,18 +165,45 @@ def sampling_stride(tokens: int) -> int:
     return min(itertools.takewhile(lambda n: n < 2 * wanted + 1, coprime), key=lambda n: (abs(n - wanted), -n))
 
 
-def _largest(x: Tensor, dim: int | None = None) -> Tensor:
-    """max |x|, FP32. One pass on a GPU; on a CPU that function is several times slower than two passes."""
+def _largest(x: Tensor, kept: Tensor, *, first: bool) -> None:
+    """Raises ``kept`` to max |x|, FP32, over ``x`` if it is one number and over the rows of ``x`` if it is a vector.
+
+    A GPU writes the first one where it is kept, in one pass. On a CPU that function is several times slower than two.
+    """
+    dim = 0 if kept.dim() else None
     if x.is_cuda:
-        norm: Tensor = torch.linalg.vector_norm(x, torch.inf, dim=dim, dtype=torch.float32)
-        return norm
-    return (x.abs().amax() if dim is None else x.abs().amax(dim=dim)).float()
+        if first:
+            torch.linalg.vector_norm(x, torch.inf, dim=dim, dtype=torch.float32, out=kept)
+            return
+        largest = torch.linalg.vector_norm(x, torch.inf, dim=dim, dtype=torch.float32)
+    else:
+        largest = (x.abs().amax() if dim is None else x.abs().amax(dim=dim)).float()
+    torch.maximum(kept, largest, out=kept)
 
 
-@fused
+def _later(flag: Tensor) -> Callable[[], bool]:
+    """A call that waits for ``flag`` when it is made, not before."""
+    if not flag.is_cuda:
+        return lambda: bool(flag)
+    copied = torch.empty((), dtype=torch.bool, pin_memory=True)
+    copied.copy_(flag, non_blocking=True)
+    arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    arrived.record()
+
+    def read() -> bool:
+        arrived.synchronize()
+        return bool(copied)
+
+    return read
+
+
 def _longest_row(x: Tensor) -> Tensor:
-    """The largest ‖row‖² of each head: ``[heads, rows, head_dim]`` to FP32 ``[heads]``."""
-    return x.float().square().sum(dim=-1).amax(dim=-1)
+    """The largest ‖row‖ of each head: ``[heads, rows, head_dim]`` to FP32 ``[heads]``.
+
+    Not `fused`: a compiler may sum in another order in another process, and calibrations are the same to the bit.
+    """
+    lengths: Tensor = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32)
+    return lengths.amax(dim=-1)
 
 
 def count(x: Tensor) -> Tensor:

@@ -72,14 +72,20 @@ class GpuArithmetic:
             rows = query_rows(q[heads].shape[0], k.shape[1], SCORE_ELEMENTS[q.device.type])
             for start in range(0, q.shape[1], rows):
                 part = q[heads, start : start + rows]
-                p = _probabilities(int8_matmul(part, keys), factor)
+                p = _probabilities(_scores(int8_matmul(part, keys), factor))
                 sums = int8_matmul(p, columns)
                 out[heads, start : start + rows] = sums[..., :-1] * value.scale / sums[..., -1:]
         return join_heads(out)
 
 
 @fused
-def _probabilities(acc: Tensor, factor: Tensor) -> Tensor:
-    """``round_half_even(127 · exp(score − rowmax))`` as INT8, scores ``fp16(acc · factor)``."""
-    scores = (acc.float() * factor).half().float()
-    return torch.round(torch.exp(scores - scores.amax(dim=-1, keepdim=True)) * 127.0).to(torch.int8)
+def _scores(acc: Tensor, factor: Tensor) -> Tensor:
+    """``fp16(acc · factor)``, a function of its own because a compiler leaves out a rounding within one."""
+    return (acc.float() * factor).half()
+
+
+@fused
+def _probabilities(scores: Tensor) -> Tensor:
+    """``round_half_even(127 · exp(score − rowmax))`` as INT8."""
+    wide = scores.float()
+    return torch.round(torch.exp(wide - wide.amax(dim=-1, keepdim=True)) * 127.0).to(torch.int8)

@@ -114,8 +114,10 @@ def test_a_few_channels_are_20_to_60_times_the_median(models: dict[str, Model]) 
             for s in (statistics, plain)
         )
         assert 0.8 * RATIO[0] < ratio.max() < 1.5 * RATIO[1], name
-        assert ratio.max() > 1.5 * before.max(), name
-        assert 1 <= (ratio.max(axis=0) > 0.7 * RATIO[0]).sum(axis=-1).max() <= 6, name
+        # Training alone leaves one such channel in a block; the variant has them in most blocks and steps.
+        assert np.median(ratio.max(axis=-1)) > 1.5 * np.median(before.max(axis=-1)), name
+        large, was_large = (r.max(axis=0) > 0.7 * RATIO[0] for r in (ratio, before))
+        assert 1 <= (large & ~was_large).sum(axis=-1).max() <= 6, name
 
 
 def test_outliers_differ_from_step_to_step(models: dict[str, Model]) -> None:

@@ -42,8 +42,8 @@ def test_probabilities_keep_the_rounding_to_fp16_when_compiled() -> None:
     """A compiler that kept the scores in FP32 would change thousands of codes, not a few."""
     acc = torch.randint(-200_000, 200_000, (2, 64, 1000), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
     factor = torch.tensor(1e-4)
-    here = gpu._probabilities(acc, factor).int()
-    there = gpu._probabilities(acc.cuda(), factor.cuda()).cpu().int()
+    here = gpu._probabilities(gpu._scores(acc, factor)).int()
+    there = gpu._probabilities(gpu._scores(acc.cuda(), factor.cuda())).cpu().int()
     assert (here - there).abs().max() <= 1
     assert (here != there).float().mean() < 1e-3
 

@@ -143,9 +143,8 @@ def test_what_is_not_finite_is_named_with_its_first_place(value: float, weights:
     for block, name, x in ((0, "attn1.input", good), (0, "attn2.to_q.input", good), (1, "attn1.input", good),
                            (1, "attn2.to_q.input", bad), (1, "ffn.net.0.proj.input", bad)):  # fmt: skip
         watcher.operand(At(2, block, "semantic"), name, x)
-    watcher.check(0)
     with pytest.raises(NonFiniteActivationError) as caught:
-        watcher.check(2)
+        watcher.check()
     assert (caught.value.step, caught.value.block, caught.value.name) == (2, 1, "attn2.to_q.input")
 
 
@@ -156,20 +155,30 @@ def test_outputs_are_looked_at_in_the_order_in_which_they_came(value: float, wei
     block = ["attn1.input", "attn1.to_q.output", "attn1.scores_bound", "ffn.net.2.output", HIDDEN]
     for place in range(len(block)):
         watcher = StatisticsWatcher(weights)
-        with pytest.raises(NonFiniteActivationError) as caught:  # noqa: PT012 - the last block of the step ends it
-            for number in range(TINY.layers):
-                at = At(1, number, "semantic")
-                x = [bad if number and n >= place else good for n in range(len(block))]
-                watcher.operand(at, block[0], x[0])
-                watcher.output(at, block[1], x[1])
-                watcher.scores(at, "attn1", x[2][None], x[2][None])
-                watcher.output(at, block[3], x[3])
-                watcher.after_block(TINY.layers + number + 1, x[4])
+        for number in range(TINY.layers):
+            at = At(1, number, "semantic")
+            x = [bad if number and n >= place else good for n in range(len(block))]
+            watcher.operand(at, block[0], x[0])
+            watcher.output(at, block[1], x[1])
+            watcher.scores(at, "attn1", x[2][None], x[2][None])
+            watcher.output(at, block[3], x[3])
+            watcher.after_block(TINY.layers + number + 1, x[4])
+        with pytest.raises(NonFiniteActivationError) as caught:
+            watcher.statistics()
         assert (caught.value.step, caught.value.block, caught.value.name) == (1, 1, block[place])
+
+
+def test_a_step_ends_a_run_whose_step_before_was_not_finite(weights: Weights) -> None:
+    watcher = StatisticsWatcher(weights)
+    last = TINY.layers - 1
+    watcher.operand(At(1, last, "semantic"), "attn1.input", torch.full((3, TINY.width), math.nan))
+    watcher.after_block(2 * TINY.layers, torch.ones(3, TINY.width))
+    with pytest.raises(NonFiniteActivationError) as caught:
+        watcher.after_block(3 * TINY.layers, torch.ones(3, TINY.width))
+    assert (caught.value.step, caught.value.block, caught.value.name) == (1, last, "attn1.input")
 
 
 def test_a_finite_trajectory_passes(weights: Weights, embeds: Tensor, noise: Tensor) -> None:
     watcher = StatisticsWatcher(weights)
     watched(weights, watcher, embeds, noise)
-    for step in range(6):
-        watcher.check(step)
+    watcher.check()
