@@ -1,0 +1,183 @@
+"""What a decoder adds to an artifact: the manifest's entry. The graphs and binaries themselves are opaque files.
+
+A decoder turns the latents of a clip into frames, tile by tile and latent frame by latent frame. Its graphs have
+quantised integers at every port, so that a cache that one call writes is what the next one reads, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from hvdc.artifact import records
+from hvdc.artifact.fields import Bytes, Count, Model, Sha256, Size, TensorName
+
+Backend = Literal["onnx", "qnn", "aihub"]
+"""Who compiled the graphs: nobody, this machine's QNN compiler, or Qualcomm AI Hub."""
+
+Variant = Literal["first", "later"]
+PortDType = Literal["uint8", "uint16"]
+Check = Literal["metadata", "emulator", "device"]
+"""What was done with a binary: its metadata read back and compared; run on the x86 emulator; run on a phone."""
+
+StageName = Annotated[str, Field(pattern="^[a-z0-9_]+$", max_length=40)]
+GraphName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
+
+
+class Port(Model):
+    """An input or output of a graph: real = (code - ``zero_point``) · ``scale``."""
+
+    name: TensorName
+    dtype: PortDType
+    shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=records.MAX_DIMS)]
+    scale: Annotated[float, Field(gt=0)]
+    zero_point: Annotated[int, Field(ge=0, lt=1 << 16)]
+
+
+class Graph(Model):
+    """One graph: ``first`` decodes the first latent frame of a tile, ``later`` every other one, or those stages of it.
+
+    Graphs of one variant follow each other: the first output of one that is not the last is the first input of the
+    next. Then come the caches.
+    """
+
+    name: GraphName
+    variant: Variant
+    stages: Annotated[tuple[StageName, ...], Field(min_length=1)]
+    model: TensorName
+    """The ONNX model with QuantizeLinear and DequantizeLinear nodes."""
+    inputs: Annotated[tuple[Port, ...], Field(min_length=1)]
+    outputs: Annotated[tuple[Port, ...], Field(min_length=1)]
+
+
+class BinaryGraph(Model):
+    """A graph within a context binary. ``name_in_binary`` is what a runtime asks the context for."""
+
+    graph: GraphName
+    name_in_binary: Annotated[str, Field(pattern=r"^[!-~]+$", max_length=records.TEXT_LIMIT)]
+    optimization: Annotated[int, Field(ge=1, le=3)]
+    vtcm_bytes: Bytes
+    spill_fill_bytes: Bytes
+
+
+class Binary(Model):
+    """A QNN context binary. It holds no checksum of its own: a runtime compares the file's SHA-256 before it loads it.
+
+    ``checks`` are those that passed. Nothing is said about a phone unless ``device`` is among them.
+    """
+
+    binary: TensorName
+    build_id: Annotated[str, Field(min_length=1, max_length=records.TEXT_LIMIT)]
+    core_api: str
+    backend_api: str
+    blob_version: str
+    soc: Count
+    arch: Count
+    weights_shared: bool
+    """Its graphs store equal weights once; the x86 emulator cannot load such a binary."""
+    graphs: Annotated[tuple[BinaryGraph, ...], Field(min_length=1)]
+    peak_rss_bytes: Bytes
+    """What compiling took, of memory."""
+    checks: tuple[Check, ...]
+
+
+class Tiles(Model):
+    """Size and least overlap of tiles, in latent pixels; `exporters.decoder.tiles` says where they lie."""
+
+    rows: Size
+    columns: Size
+    overlap_rows: Count
+    overlap_columns: Count
+
+
+class Quantisation(Model):
+    """How the graphs were quantised. PSNR in dB of the frames against the float32 decoder, on ``clips`` of latents
+    that calibration had seen."""
+
+    calibration_latents_sha256: Sha256
+    clips: Size
+    wide_tensors: Count
+    """Groups of tensors with 16 bits; all others have 8."""
+    wide_budget: Annotated[float, Field(ge=0)]
+    psnr_db: float | None
+
+
+class Decoder(Model):
+    """The VAE's decoder as it ships."""
+
+    backend: Backend
+    vae_sha256: Sha256
+    """Identity of the float weights: of the canonical tensors, not of the file."""
+    latents_mean: tuple[float, ...]
+    latents_std: tuple[float, ...]
+    spatial_scale: Size
+    temporal_scale: Size
+    tiles: Tiles
+    encodings: TensorName
+    """JSON: the encoding of every tensor, by which graphs of another tile can be quantised alike."""
+    quantisation: Quantisation
+    graphs: Annotated[tuple[Graph, ...], Field(min_length=2)]
+    binaries: tuple[Binary, ...]
+    """Empty with backend ``onnx``: then the artifact cannot decode on a phone yet."""
+
+    def tensors(self) -> Iterator[str]:
+        """Names of all its files, in the artifact's order."""
+        yield from (graph.model for graph in self.graphs)
+        yield self.encodings
+        yield from (binary.binary for binary in self.binaries)
+
+    def variant(self, variant: Variant) -> list[Graph]:
+        """The graphs of a variant, in the order in which they run."""
+        return [graph for graph in self.graphs if graph.variant == variant]
+
+
+def faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
+    """Place, expected and found of what an entry gets wrong about itself."""
+    names = [graph.name for graph in decoder.graphs]
+    if len(set(names)) != len(names):
+        yield "decoder.graphs", "each name once", names
+    variants = [graph.variant for graph in decoder.graphs]
+    if variants != sorted(variants) or set(variants) != {"first", "later"}:
+        yield "decoder.graphs", "those of the first latent frame, then those of the later ones", variants
+    tensors = list(decoder.tensors())
+    if len(set(tensors)) != len(tensors):
+        yield "decoder", "each file once", tensors
+    channels = len(decoder.latents_mean)
+    if not channels or channels != len(decoder.latents_std) or min(decoder.latents_std, default=0.0) <= 0:
+        yield "decoder.latents_std", f"{channels} positive numbers", decoder.latents_std
+    for axis in ("rows", "columns"):
+        size, overlap = getattr(decoder.tiles, axis), getattr(decoder.tiles, f"overlap_{axis}")
+        if 2 * overlap > size:
+            yield f"decoder.tiles.overlap_{axis}", f"at most half of {size}", overlap
+    held = [graph.graph for binary in decoder.binaries for graph in binary.graphs]
+    due = [] if decoder.backend == "onnx" else sorted(names)
+    if sorted(held) != due:
+        yield "decoder.binaries", f"with backend {decoder.backend}: {due}", held
+    for binary in decoder.binaries:
+        if len(binary.graphs) > 1 and not binary.weights_shared:
+            yield f"decoder.binaries: {binary.binary}", "one graph, or shared weights", len(binary.graphs)
+        if len(set(binary.checks)) != len(binary.checks) or "metadata" not in binary.checks:
+            yield f"decoder.binaries: {binary.binary}", "checks, each once, with metadata", binary.checks
+    yield from _port_faults(decoder)
+
+
+def _port_faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
+    """Caches and cuts are the same integers on both sides."""
+    for graph in decoder.graphs:
+        for port in (*graph.inputs, *graph.outputs):
+            limit = 1 << (8 if port.dtype == "uint8" else 16)
+            if port.zero_point >= limit:
+                yield f"decoder.graphs: {graph.name}.{port.name}", f"a zero point below {limit}", port.zero_point
+    for variant in ("first", "later"):
+        graphs = decoder.variant(variant)
+        for before, after in zip(graphs, graphs[1:], strict=False):
+            if before.outputs[0] != after.inputs[0]:
+                yield f"decoder.graphs: {after.name}", f"to read {before.outputs[0]}", after.inputs[0]
+        outputs = {port.name: port for graph in graphs for port in graph.outputs}
+        for graph in decoder.variant("later"):
+            for port in graph.inputs[1:]:
+                cache = outputs.get(f"next_{port.name}")
+                if cache is None or cache != port.model_copy(update={"name": cache.name}):
+                    yield f"decoder.graphs: {graph.name}.{port.name}", f"what {variant} writes", cache
