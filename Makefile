@@ -3,20 +3,25 @@ export PYTHON ?= python3
 HVDC := .venv/bin/hvdc
 OUT := build/demo
 EXAMPLE := examples/moving_shapes/model
+# qnn where Qualcomm's compiler can be used, else onnx: the decoder then has no binary for the phone.
+QNN := .venv/bin/python -c "from exporters.qnn.available import why_not; print('onnx' if why_not() else 'qnn')"
 CLIP := --frames 17 --height 128 --width 128
 
-.PHONY: demo test lint format generate bench-compile bench-calibrate quality clean
+.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder quality clean
 
-demo: ## calibrate and compile the trained example model, validate the artifact, measure its quality, show what was made
+demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, show what was made
 	@tools/setup.sh run
 	@mkdir -p $(OUT)
-	$(HVDC) calibrate $(EXAMPLE)/transformer --prompts $(EXAMPLE)/prompts.safetensors --prompts-limit 4 $(CLIP) --force \
-		-o $(OUT)/calibration.safetensors
-	$(HVDC) compile $(EXAMPLE)/transformer --calibration $(OUT)/calibration.safetensors $(CLIP) --force -o $(OUT)/moving_shapes.hvdc
-	$(HVDC) validate --deep --against $(EXAMPLE)/transformer $(OUT)/moving_shapes.hvdc
+	$(HVDC) calibrate $(EXAMPLE)/transformer --prompts $(EXAMPLE)/prompts.safetensors --prompts-limit 8 $(CLIP) --force \
+		-o $(OUT)/calibration.safetensors --save-latents $(OUT)/latents.safetensors
+	$(HVDC) compile $(EXAMPLE)/transformer --calibration $(OUT)/calibration.safetensors $(CLIP) --force \
+		--vae $(EXAMPLE)/vae --latents $(OUT)/latents.safetensors --decoder-backend $$($(QNN)) -o $(OUT)/moving_shapes.hvdc
+	$(HVDC) validate --deep --against $(EXAMPLE)/transformer $$(test $$($(QNN)) = onnx || echo --emulate) $(OUT)/moving_shapes.hvdc
 	$(HVDC) evaluate $(EXAMPLE)/transformer --artifact $(OUT)/moving_shapes.hvdc --prompts $(EXAMPLE)/prompts.safetensors \
 		--prompts-limit 2 --seeds 7 --cut 6 $(CLIP)
 	$(HVDC) inspect $(OUT)/moving_shapes.hvdc
+	$(HVDC) decode $(OUT)/moving_shapes.hvdc $(OUT)/latents.safetensors --clip 3 --force -o $(OUT)/clip.gif
+	@echo "decoded frames: $(OUT)/clip.gif"
 
 test: ## everything but the benchmarks; a process for each core, one thread in each
 	@tools/setup.sh dev
@@ -42,6 +47,10 @@ bench-compile: ## full-size figures into docs/BENCHMARKS.md; needs 16 GB of disk
 bench-calibrate: ## calibration at full size into docs/BENCHMARKS.md; needs a CUDA GPU
 	@tools/setup.sh dev
 	.venv/bin/python -m benchmarks.bench_calibrate
+
+bench-decoder: ## the VAE decoder at full size into docs/BENCHMARKS.md; an hour on two cores, needs 16 GB of memory
+	@tools/setup.sh dev
+	.venv/bin/python -m benchmarks.bench_decoder
 
 quality: ## the tables and figures of docs/QUALITY.md
 	@tools/setup.sh dev

@@ -16,6 +16,8 @@ from hvdc.errors import UsageError
 CalibrationMode = Literal["global", "per-step", "percentile", "mse"]
 """See docs/CLI.md, "Scale modes"."""
 
+DecoderBackend = Literal["qnn", "aihub", "onnx"]
+
 SCALE_MODES: tuple[CalibrationMode, ...] = get_args(CalibrationMode)
 
 
@@ -66,6 +68,20 @@ class CompileConfig(BaseModel):
         int | None, Field(ge=1, description="tokens of a prompt, where no config tells; else 512")
     ] = None
 
+    decoder_backend: Annotated[
+        DecoderBackend, Field(description="who compiles the VAE's decoder: qnn (this machine), aihub, or onnx (nobody)")
+    ] = "qnn"
+    decoder_tile: Annotated[
+        str,
+        Field(pattern=r"^(auto|[1-9][0-9]{0,3}x[1-9][0-9]{0,3})$", description="latent pixels of a tile, ROWSxCOLUMNS"),
+    ] = "auto"
+    decoder_budget: Annotated[
+        float, Field(ge=0, le=1, description="activation bytes that 16 bits may add to the decoder's, as a share")
+    ] = 0.25
+    decoder_optimization: Annotated[
+        int, Field(ge=1, le=3, description="optimisation level of the QNN compiler: 1 is fast, 3 is for a release")
+    ] = 3
+
 
 def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str, Any]) -> CompileConfig:
     """Join a TOML file, ``key=value`` settings and command-line options; later ones win. Raises UsageError."""
@@ -95,7 +111,7 @@ def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str,
         if key in ("timesteps",) and isinstance(value, (list, tuple)):
             values[key] = tuple(float(v) if isinstance(v, int) and not isinstance(v, bool) else v for v in value)
         elif (
-            key in ("lora_alpha", "max_left_out_energy", "percentile", "smooth")
+            key in ("lora_alpha", "max_left_out_energy", "percentile", "smooth", "decoder_budget")
             and isinstance(value, int)
             and not isinstance(value, bool)
         ):

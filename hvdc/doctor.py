@@ -56,7 +56,7 @@ class Check:
 
 def examine() -> list[Check]:
     """All checks, in order of importance. Imports none of the libraries, so it is quick."""
-    return [_python(), *_owners(), *_libraries(), *_programs(), _memory(), _disk()]
+    return [_python(), *_owners(), *_libraries(), *_programs(), _qnn(), _memory(), _disk()]
 
 
 def _python() -> Check:
@@ -122,6 +122,16 @@ def _libraries() -> Iterator[Check]:
         except metadata.PackageNotFoundError:
             essential = needed_for in ("compiling", "the command line")
             yield Check(name, "error" if essential else "missing", "not installed", needed_for, f"pip install {name}")
+
+
+def _qnn() -> Check:
+    """The libraries are looked for, not loaded."""
+    from exporters.qnn.available import problems  # here, because another program's folder may hide ours
+
+    found = problems()
+    if not found:
+        return Check("qnn", "ok", f"onnxruntime-qnn {metadata.version('onnxruntime-qnn')}", "compiling the decoder")
+    return Check("qnn", "missing", str(found[0]), "compiling and emulating the decoder", "pip install 'hvdc[qnn]'")
 
 
 def _programs() -> Iterator[Check]:

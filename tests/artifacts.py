@@ -17,6 +17,7 @@ import numpy as np
 
 from hvdc.artifact import manifest as m
 from hvdc.artifact.calibration import Calibration, Clip, GemmInput, Smoothing
+from hvdc.artifact.decoder import Backend
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import FileEntry, Manifest, TensorEntry
 from hvdc.artifact.records import DTYPE_BYTES, DType
@@ -24,10 +25,13 @@ from hvdc.config import CompileConfig
 from layouts.grid import TileGrid, pack
 from layouts.order import HMX_INT8_K4
 from layouts.regions import Item, align_up, plan_region
+from tests.decoder_entries import decoder_entry, decoder_files
 
 ATTENTION = tuple(f"{attn}.{part}" for attn in ("attn1", "attn2") for part in ("to_q", "to_k", "to_v", "to_out.0"))
 FFN = ("ffn.net.0.proj", "ffn.net.2")
-KINDS = ("attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule", "calibration")
+KINDS = (
+    "attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule", "calibration", "decoder"
+)  # fmt: skip
 SITE = "ffn.net.2"
 """Where a calibrated test artifact's weights are smoothed."""
 REGION_CAP_BYTES = 1 << 20
@@ -46,6 +50,8 @@ class Spec:
     """How many of a block's attention linears there are."""
     seed: int = 0
     calibrated: bool = False
+    decoder: Backend | None = None
+    """None: there is no decoder."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +94,12 @@ def make(spec: Spec) -> tuple[Manifest, dict[str, bytes]]:
     planned.append(("schedule/tables.bin", "schedule", None, 0, list(_schedule(rng, spec))))
     if spec.calibrated:
         planned.append(("calibration/scales.bin", "calibration", None, 0, list(_scales(rng, spec))))
-    files, data = [], {}
+    files, data = [], dict(decoder_files(spec.decoder) if spec.decoder is not None else {})
+    opaque = [_opaque(path, content) for path, content in data.items()]
     for path, kind, first, count, blobs in planned:
         entry, data[path] = _file(path, kind, first, count, blobs)
         files.append(entry)
-    return _manifest(spec, tuple(files)), data
+    return _manifest(spec, (*files, *opaque)), data
 
 
 def write_manifest(root: Path, manifest: Manifest) -> None:
@@ -289,6 +296,28 @@ def _file(path: str, kind: m.FileKind, first: int | None, count: int, blobs: lis
     return entry, bytes(data)
 
 
+def _opaque(path: str, data: bytes) -> FileEntry:
+    """A file of a decoder: as it is, without a gap at its end."""
+    tensor = TensorEntry(
+        name=path.replace("/", "."),
+        linear=None,
+        kind="decoder",
+        dtype="uint8",
+        tile_order="row-major",
+        block=None,
+        expert=None,
+        shape=(len(data),),
+        padded_shape=(len(data),),
+        scale=None,
+        offset=0,
+        bytes=len(data),
+    )
+    sha256 = hashlib.sha256(data).hexdigest()
+    return FileEntry(
+        path=path, kind="decoder", first_block=None, block_count=0, bytes=len(data), sha256=sha256, tensors=(tensor,)
+    )
+
+
 def _rope(s: Spec) -> tuple[int, int, int]:
     head = s.width // s.heads
     third = 2 * (head // 6)
@@ -351,6 +380,7 @@ def _manifest(s: Spec, files: tuple[FileEntry, ...]) -> Manifest:
         parameters=m.Parameters(base=1, text_embedder=1, ffn_pair=1),
         totals=m.Totals(**kinds, padding_bytes=data_bytes - sum(kinds.values()), data_bytes=data_bytes),
         calibration=_calibration(s) if s.calibrated else None,
+        decoder=decoder_entry(s.decoder) if s.decoder is not None else None,
         model_sha256=m.model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
         files=files,
     )

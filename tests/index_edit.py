@@ -15,7 +15,8 @@ from hvdc.artifact import records
 from hvdc.artifact.index_read import parse_index
 from hvdc.artifact.index_write import assemble, seal
 from hvdc.artifact.manifest import INDEX_NAME
-from hvdc.artifact.records import Record, Section
+from hvdc.artifact.record import Record
+from hvdc.artifact.records import Section
 
 Table = npt.NDArray[np.void]
 
@@ -32,6 +33,9 @@ class IndexEdit:
     manifest_sha256: bytes
     calibration: Table | None = None
     inputs: Table | None = None
+    decoder: Table | None = None
+    graphs: Table | None = None
+    ports: Table | None = None
     features: int = 0
     header: dict[str, int] = field(default_factory=dict)
     """Header fields to overwrite at the end, before the checksum."""
@@ -44,6 +48,7 @@ class IndexEdit:
     def of(cls, data: bytes) -> IndexEdit:
         """Take a valid index apart."""
         index = parse_index(data)
+        decodes = index.decoder is not None
         return cls(
             index.geometry.reshape(1).copy(),
             index.files.copy(),
@@ -53,6 +58,9 @@ class IndexEdit:
             index.header["manifest_sha256"].tobytes(),
             index.calibration.reshape(1).copy() if index.calibration is not None else None,
             index.inputs.copy() if index.calibration is not None else None,
+            index.decoder.reshape(1).copy() if index.decoder is not None else None,
+            index.graphs.copy() if decodes else None,
+            index.ports.copy() if decodes else None,
             int(index.header["required_features"]),
             minor=int(index.header["minor"]),
         )
@@ -78,7 +86,13 @@ class IndexEdit:
             (Section.TENSORS, self.tensors),
             (Section.STEPS, self.steps),
         ]
-        later = [(Section.CALIBRATION, self.calibration), (Section.GEMM_INPUTS, self.inputs)]
+        later = [
+            (Section.CALIBRATION, self.calibration),
+            (Section.GEMM_INPUTS, self.inputs),
+            (Section.DECODER, self.decoder),
+            (Section.DECODER_GRAPHS, self.graphs),
+            (Section.DECODER_PORTS, self.ports),
+        ]
         strings = (int(Section.STRINGS), bytes(self.strings), len(self.strings), 1)
         return [*map(_payload, tables), strings, *(_payload((k, t)) for k, t in later if t is not None), *self.more]
 

@@ -49,12 +49,18 @@ if [ "$mode" = dev ]; then
     [ "$(id -u)" = 0 ] || echo "setup: not root; tests that fill a small file system of their own are skipped"
     what='.[dev]'
 else
-    what='.'
+    what='.[quality]'
 fi
 stamp=.venv/.installed-$mode
 new=$(cat pyproject.toml constraints-dev.txt | cksum)
 if [ "$(cat "$stamp" 2>/dev/null)" != "$new" ]; then
     echo "setup: installing hvdc and what it needs into .venv (PyTorch for Linux is several GB: the first time takes minutes)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e "$what"
+    # Not for every machine: its wheels are for Linux on x86-64 with glibc 2.35 or newer, and Python up to 3.14.
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-dev.txt -e '.[qnn]' || {
+        echo "setup: onnxruntime-qnn cannot be installed here; without it: decoders are not compiled for the phone's NPU,"
+        echo "setup: and what needs its compiler or emulator is skipped"
+    }
+    ldconfig -p 2>/dev/null | grep -q libatomic.so.1 || install libatomic1 || true
     echo "$new" >"$stamp"
 fi

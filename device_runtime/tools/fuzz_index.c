@@ -25,6 +25,16 @@ static uint64_t use(const hvdc_index *index) {
     for (uint32_t i = 0; i < index->inputs.count; i++)
         if (hvdc_index_find_input(index, index->strings + hvdc_index_input(index, i)->name) != i) abort();
     if (index->calibration != NULL) sum += hvdc_index_tensor(index, index->calibration->table)->bytes;
+    for (uint32_t i = 0; i < index->graphs.count; i++) {
+        const hvdc_decoder_graph *graph = hvdc_index_graph(index, i);
+        if (hvdc_index_find_graph(index, index->strings + graph->name) != i) abort();
+        sum += hvdc_index_tensor(index, graph->model)->bytes;
+        if (graph->binary != HVDC_NONE)
+            sum += hvdc_index_tensor(index, graph->binary)->bytes + strlen(index->strings + graph->name_in_binary);
+        for (uint32_t p = 0; p < graph->inputs + graph->outputs; p++)
+            sum += strlen(index->strings + hvdc_index_port(index, graph->first_port + p)->name);
+    }
+    if (index->decoder != NULL) sum += hvdc_index_tensor(index, index->decoder->encodings)->bytes;
     return sum;
 }
 

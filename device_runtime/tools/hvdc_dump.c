@@ -225,6 +225,50 @@ static void print_calibration(const hvdc_artifact *artifact) {
     (void)fputs("]},\n", stdout);
 }
 
+static void print_graph(const hvdc_artifact *artifact, uint32_t i) {
+    const hvdc_decoder_graph *record = hvdc_artifact_decoder_graph(artifact, i);
+    const char *name = hvdc_artifact_text(artifact, record->name);
+    (void)putchar('{');
+    HVDC_DECODER_GRAPH_FIELDS(FIELD)
+    (void)fputs("\"name_text\": ", stdout);
+    print_text(name);
+    (void)fputs(", \"name_in_binary_text\": ", stdout);
+    print_text(hvdc_artifact_text(artifact, record->name_in_binary));
+    (void)printf(", \"found\": %" PRIu32 "}", hvdc_artifact_find_decoder_graph(artifact, name));
+}
+
+static void print_port(const hvdc_artifact *artifact, uint32_t i) {
+    const hvdc_decoder_port *record = hvdc_artifact_decoder_port(artifact, i);
+    (void)putchar('{');
+    HVDC_DECODER_PORT_FIELDS(FIELD)
+    (void)fputs("\"name_text\": ", stdout);
+    print_text(hvdc_artifact_text(artifact, record->name));
+    (void)putchar('}');
+}
+
+/* The record, its graphs and ports. */
+static void print_decoder(const hvdc_artifact *artifact) {
+    const hvdc_decoder *record = hvdc_artifact_decoder(artifact);
+    (void)fputs("  \"decoder\": ", stdout);
+    if (record == NULL) {
+        (void)fputs("null,\n", stdout);
+        return;
+    }
+    (void)putchar('{');
+    HVDC_DECODER_FIELDS(FIELD)
+    (void)fputs("\"graph_records\": [", stdout);
+    for (uint32_t i = 0; i < record->graphs; i++) {
+        (void)fputs(separator(i), stdout);
+        print_graph(artifact, i);
+    }
+    (void)fputs("],\n  \"port_records\": [", stdout);
+    for (uint32_t i = 0; i < record->ports; i++) {
+        (void)fputs(separator(i), stdout);
+        print_port(artifact, i);
+    }
+    (void)fputs("]},\n", stdout);
+}
+
 static void print_artifact(const hvdc_artifact *artifact, bool deep) {
     (void)fputs("{\n  \"header\": {", stdout);
     {
@@ -252,6 +296,7 @@ static void print_artifact(const hvdc_artifact *artifact, bool deep) {
     print_blocks(artifact, "ffn_pairs", hvdc_artifact_ffn_pair);
     print_blocks(artifact, "adapters", hvdc_artifact_adapter);
     print_calibration(artifact);
+    print_decoder(artifact);
     print_steps(artifact);
     (void)fputs("}\n", stdout);
 }

@@ -10,6 +10,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+CACHE, NEXT_CACHE = "cache.", "next_cache."
+"""What the names of caches begin with, where a graph reads and where it writes them."""
+
 CACHE_FRAMES = 2
 """Frames that a causal convolution of three taps remembers: ``CACHE_T`` in both sources."""
 
@@ -115,12 +118,12 @@ class Cache:
     @property
     def input_name(self) -> str:
         """The name of the cache where a graph reads it."""
-        return f"cache.{self.name}"
+        return f"{CACHE}{self.name}"
 
     @property
     def output_name(self) -> str:
         """The name of the cache where a graph writes it; a graph's values have one name each."""
-        return f"next_cache.{self.name}"
+        return f"{NEXT_CACHE}{self.name}"
 
     @property
     def values(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -12,7 +12,7 @@ import onnx
 from exporters.decoder.blending import Mosaic
 from exporters.decoder.blocks import Variant
 from exporters.decoder.checkpoint import DecoderCheckpoint
-from exporters.decoder.geometry import FRAME_CHANNELS, DecoderGeometry, caches
+from exporters.decoder.geometry import CACHE, FRAME_CHANNELS, NEXT_CACHE
 from exporters.decoder.graphs import FRAMES, LATENT, stage_graphs, whole_graph
 from exporters.decoder.tiles import Tile, TileSettings, plan_tiles
 from exporters.tensor import Float32Array
@@ -36,6 +36,18 @@ def float_models(decoder: DecoderCheckpoint, groups: Iterable[Sequence[str]] | N
     return models
 
 
+class Sizes(Protocol):
+    """What of a `DecoderGeometry` decoding needs."""
+
+    @property
+    def z_dim(self) -> int: ...
+
+    @property
+    def spatial_scale(self) -> int: ...
+
+    def frames(self, latent_frames: int) -> int: ...
+
+
 class StreamingDecoder:
     """Decodes whole latents with graphs of one tile.
 
@@ -49,7 +61,7 @@ class StreamingDecoder:
 
     def __init__(
         self,
-        geometry: DecoderGeometry,
+        geometry: Sizes,
         models: Models,
         tiles: TileSettings | None = None,
         *,
@@ -93,7 +105,6 @@ class StreamingDecoder:
     def _tile(self, latent: Float32Array, tile: Tile) -> Iterable[tuple[int, Float32Array]]:
         """(first frame, float32 [t, rows, columns, 3] around [-1, 1]) of one tile, a latent frame at a time."""
         rows, columns = tile.shape
-        own = caches(self.geometry, rows, columns)
         part = latent[None, :, :, tile.rows.start : tile.rows.stop, tile.columns.start : tile.columns.stop]
         values: dict[str, Float32Array] = {}
         for t in range(latent.shape[1]):
@@ -104,7 +115,7 @@ class StreamingDecoder:
                 names = [port.name for port in session.get_outputs()]
                 values |= dict(zip(names, session.run(names, feeds), strict=True))
             yield self.geometry.frames(t), values[FRAMES][0].transpose(1, 2, 3, 0)
-            values = {cache.input_name: values[cache.output_name] for cache in own}
+            values = {CACHE + n.removeprefix(NEXT_CACHE): v for n, v in values.items() if n.startswith(NEXT_CACHE)}
 
     def _sessions_of(self, variant: Variant, rows: int, columns: int) -> list[Any]:
         key = (variant, rows, columns)

@@ -13,6 +13,7 @@ class QnnError(Exception):
     - ``expected`` / ``found``: the numbers or names that disagree, or ``""``.
     - ``fix``: what to do next, in the imperative.
     - ``log``: the toolchain's own lines that led to it, in their order; not printed by ``str``.
+    - ``too_large``: a smaller tile, or fewer stages in the graph, may be taken.
     """
 
     def __init__(
@@ -24,6 +25,7 @@ class QnnError(Exception):
         found: str = "",
         fix: str = "",
         log: tuple[str, ...] = (),
+        too_large: bool = False,
     ) -> None:
         super().__init__(what)
         self.what = what
@@ -32,6 +34,7 @@ class QnnError(Exception):
         self.found = found
         self.fix = fix
         self.log = log
+        self.too_large = too_large
 
     def fields(self) -> dict[str, str]:
         """The phrases by name, also the empty ones; `QnnError(**fields)` is the same error without its log."""

@@ -93,17 +93,16 @@ def explain(
 ) -> QnnError:
     """ONNX Runtime's error text, together with the log lines before it, as an error that says what to change."""
     text = "\n".join(log)
+    too_large = _tiling(text, find) or _graph_memory(text) or _sum_of_contexts(text)
     phrases = (
-        _tiling(text, find)
-        or _graph_memory(text)
-        or _sum_of_contexts(text)
+        too_large
         or _unsupported(text, find)
         or _left_over(error, text, find)
         or _not_written(error)
         or _unknown(error, log, doing)
     )
     phrases["where"] = ", ".join(part for part in (where, phrases.get("where", "")) if part)
-    return QnnError(**phrases, log=(*log, error))
+    return QnnError(**phrases, log=(*log, error), too_large=too_large is not None)
 
 
 def _tiling(text: str, find: Callable[[str], Node | None]) -> dict[str, str] | None:

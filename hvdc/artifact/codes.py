@@ -40,6 +40,7 @@ class Code(IntEnum):
     INDEX_TOTALS = 40
     INDEX_SCHEDULE = 41
     INDEX_CALIBRATION = 42
+    INDEX_DECODER = 43
     DATA_HASH = 50
     DATA_PADDING = 51
     DATA_SCALE = 52
@@ -47,6 +48,7 @@ class Code(IntEnum):
     DATA_NOT_FINITE = 54
     DATA_SOURCE = 55
     DATA_CALIBRATION = 56
+    DATA_DECODER = 57
     MANIFEST_HASH = 70
     MANIFEST_JSON = 71
     MANIFEST_SCHEMA = 72
@@ -82,6 +84,7 @@ MEANING: dict[Code, str] = {
     Code.INDEX_TOTALS: "a recorded total is not the sum of its parts",
     Code.INDEX_SCHEDULE: "the AdaLN or head table is missing or has another shape",
     Code.INDEX_CALIBRATION: "the calibration, a GEMM input or the table of activation scales is not possible",
+    Code.INDEX_DECODER: "the decoder, one of its graphs or ports, or a file of it is not possible",
     Code.DATA_HASH: "a file's SHA-256 is not the recorded one",
     Code.DATA_PADDING: "padding holds something other than zeros (ones for scales)",
     Code.DATA_SCALE: "a scale is not finite and positive",
@@ -89,6 +92,7 @@ MEANING: dict[Code, str] = {
     Code.DATA_NOT_FINITE: "a floating-point tensor holds NaN or Inf",
     Code.DATA_SOURCE: "a tensor disagrees with the checkpoint it was compared with",
     Code.DATA_CALIBRATION: "an activation scale or smoothing factor is not a number that an engine can use",
+    Code.DATA_DECODER: "a decoder's binary is not what the manifest says, or computes something else than its graphs",
     Code.MANIFEST_HASH: "manifest.json is not the one that index.bin was made from",
     Code.MANIFEST_JSON: "manifest.json is not valid JSON",
     Code.MANIFEST_SCHEMA: "manifest.json does not follow the schema",

@@ -7,11 +7,13 @@ quantised integers at every port, so that a cache that one call writes is what t
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field
 
-from hvdc.artifact import records
+from hvdc.artifact import decoder_records, records
 from hvdc.artifact.fields import Bytes, Count, Model, Sha256, Size, TensorName
 
 Backend = Literal["onnx", "qnn", "aihub"]
@@ -23,11 +25,12 @@ Check = Literal["metadata", "emulator", "device"]
 """What was done with a binary: its metadata read back and compared; run on the x86 emulator; run on a phone."""
 
 StageName = Annotated[str, Field(pattern="^[a-z0-9_]+$", max_length=40)]
-GraphName = Annotated[str, Field(pattern="^[A-Za-z][A-Za-z0-9_-]*$", max_length=64)]
+GraphName = Annotated[str, Field(pattern=f"^{decoder_records.GRAPH_PATTERN}$", max_length=decoder_records.GRAPH_LIMIT)]
+NameInBinary = Annotated[str, Field(pattern=f"^{decoder_records.PRINTABLE_PATTERN}$", max_length=records.TEXT_LIMIT)]
 
 
 class Port(Model):
-    """An input or output of a graph: real = (code - ``zero_point``) · ``scale``."""
+    """An input or output of a graph: real = (code - ``zero_point``) · ``scale``, which is a normal FP32 number."""
 
     name: TensorName
     dtype: PortDType
@@ -56,7 +59,7 @@ class BinaryGraph(Model):
     """A graph within a context binary. ``name_in_binary`` is what a runtime asks the context for."""
 
     graph: GraphName
-    name_in_binary: Annotated[str, Field(pattern=r"^[!-~]+$", max_length=records.TEXT_LIMIT)]
+    name_in_binary: NameInBinary
     optimization: Annotated[int, Field(ge=1, le=3)]
     vtcm_bytes: Bytes
     spill_fill_bytes: Bytes
@@ -78,8 +81,8 @@ class Binary(Model):
     weights_shared: bool
     """Its graphs store equal weights once; the x86 emulator cannot load such a binary."""
     graphs: Annotated[tuple[BinaryGraph, ...], Field(min_length=1)]
-    peak_rss_bytes: Bytes
-    """What compiling took, of memory."""
+    predicted_graph_bytes: Bytes
+    """Memory that its largest graph was predicted to need of what the compiler grants one."""
     checks: tuple[Check, ...]
 
 
@@ -93,8 +96,8 @@ class Tiles(Model):
 
 
 class Quantisation(Model):
-    """How the graphs were quantised. PSNR in dB of the frames against the float32 decoder, on ``clips`` of latents
-    that calibration had seen."""
+    """How the graphs were quantised. PSNR in dB of the frames against the float32 decoder; ``psnr_on_unseen``: of clips
+    that calibration had not seen."""
 
     calibration_latents_sha256: Sha256
     clips: Size
@@ -102,6 +105,7 @@ class Quantisation(Model):
     """Groups of tensors with 16 bits; all others have 8."""
     wide_budget: Annotated[float, Field(ge=0)]
     psnr_db: float | None
+    psnr_on_unseen: bool = False
 
 
 class Decoder(Model):
@@ -118,7 +122,7 @@ class Decoder(Model):
     encodings: TensorName
     """JSON: the encoding of every tensor, by which graphs of another tile can be quantised alike."""
     quantisation: Quantisation
-    graphs: Annotated[tuple[Graph, ...], Field(min_length=2)]
+    graphs: Annotated[tuple[Graph, ...], Field(min_length=2, max_length=decoder_records.MAX_DECODER_GRAPHS)]
     binaries: tuple[Binary, ...]
     """Empty with backend ``onnx``: then the artifact cannot decode on a phone yet."""
 
@@ -158,21 +162,38 @@ def faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
     for binary in decoder.binaries:
         if len(binary.graphs) > 1 and not binary.weights_shared:
             yield f"decoder.binaries: {binary.binary}", "one graph, or shared weights", len(binary.graphs)
+        inside = [graph.name_in_binary for graph in binary.graphs]
+        if len(set(inside)) != len(inside):
+            yield f"decoder.binaries: {binary.binary}", "each name in it once", inside
         if len(set(binary.checks)) != len(binary.checks) or "metadata" not in binary.checks:
             yield f"decoder.binaries: {binary.binary}", "checks, each once, with metadata", binary.checks
     yield from _port_faults(decoder)
 
 
 def _port_faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
-    """Caches and cuts are the same integers on both sides."""
+    """Each port by itself, then caches and cuts: the same integers on both sides."""
+    ports = sum(len(graph.inputs) + len(graph.outputs) for graph in decoder.graphs)
+    if ports > decoder_records.MAX_DECODER_PORTS:
+        yield "decoder.graphs", f"at most {decoder_records.MAX_DECODER_PORTS} inputs and outputs", ports
     for graph in decoder.graphs:
+        place = f"decoder.graphs: {graph.name}"
+        names = [port.name for port in (*graph.inputs, *graph.outputs)]
+        if len(set(names)) != len(names):
+            yield place, "each input and output once", names
+        if graph.variant == "first" and len(graph.inputs) != 1:
+            yield place, "one input, for nothing was cached before", [port.name for port in graph.inputs]
         for port in (*graph.inputs, *graph.outputs):
             limit = 1 << (8 if port.dtype == "uint8" else 16)
             if port.zero_point >= limit:
-                yield f"decoder.graphs: {graph.name}.{port.name}", f"a zero point below {limit}", port.zero_point
+                yield f"{place}.{port.name}", f"a zero point below {limit}", port.zero_point
+            if not _is_scale(port.scale):
+                yield f"{place}.{port.name}", "a scale that is a normal FP32 number", port.scale
     for variant in ("first", "later"):
         graphs = decoder.variant(variant)
-        for before, after in zip(graphs, graphs[1:], strict=False):
+        written = [port.name for graph in graphs for port in graph.outputs]
+        if len(set(written)) != len(written):
+            yield f"decoder.graphs: {variant}", "each output once", written
+        for before, after in pairwise(graphs):
             if before.outputs[0] != after.inputs[0]:
                 yield f"decoder.graphs: {after.name}", f"to read {before.outputs[0]}", after.inputs[0]
         outputs = {port.name: port for graph in graphs for port in graph.outputs}
@@ -181,3 +202,9 @@ def _port_faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
                 cache = outputs.get(f"next_{port.name}")
                 if cache is None or cache != port.model_copy(update={"name": cache.name}):
                     yield f"decoder.graphs: {graph.name}.{port.name}", f"what {variant} writes", cache
+
+
+def _is_scale(scale: float) -> bool:
+    """Whether ``index.bin`` holds the very number, and an engine may divide by it."""
+    limits = np.finfo(np.float32)
+    return float(limits.smallest_normal) <= scale <= float(limits.max) and float(np.float32(scale)) == scale

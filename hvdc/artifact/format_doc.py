@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-from hvdc.artifact import records
+from hvdc.artifact import decoder_records, records
 from hvdc.artifact.codes import MEANING, Code
+from hvdc.artifact.record import Record
 from layouts.order import ROW_MAJOR_ID, TILE_ORDERS, Mode, TileOrder
 from layouts.regions import REGION_GRANULE_BYTES, TENSOR_ALIGNMENT_BYTES
 
@@ -55,22 +56,29 @@ def _constants() -> str:
     rows = {
         "magic": f"`{records.MAGIC.hex(' ')}`, which is `HVDCIDX` and a zero byte",
         "major, minor": f"{records.MAJOR}, {records.MINOR}",
-        "known bits of `required_features`": f"`{records.FEATURE_CALIBRATION:#x}`: calibrated",
+        "known bits of `required_features`": (
+            f"`{records.FEATURE_CALIBRATION:#x}`: calibrated; `{records.FEATURE_DECODER:#x}`: with a decoder"
+        ),
         "NONE, in 32-bit index fields": f"`{records.NONE:#x}`",
         "alignment of a tensor in its file": f"{TENSOR_ALIGNMENT_BYTES} bytes",
-        "granule of a data file's size": f"{REGION_GRANULE_BYTES} bytes",
+        "granule of a data file's size, unless it is of kind `DECODER`": f"{REGION_GRANULE_BYTES} bytes",
         "dimensions of a tensor, at most": str(records.MAX_DIMS),
         "sections, at most": str(records.MAX_SECTIONS),
         "GEMM inputs, at most": str(records.MAX_GEMM_INPUTS),
-        "path, name, linear, at most": f"{records.TEXT_LIMIT} bytes",
+        "graphs of a decoder, at most": str(decoder_records.MAX_DECODER_GRAPHS),
+        "ports of all its graphs, at most": str(decoder_records.MAX_DECODER_PORTS),
+        "path, name, linear, name in a binary, at most": f"{records.TEXT_LIMIT} bytes",
+        "name of a graph, at most": f"{decoder_records.GRAPH_LIMIT} bytes",
         "index.bin, at most": f"{records.MAX_INDEX_BYTES} bytes",
         "canonical name": f"`{records.NAME_PATTERN}`",
         "canonical path": f"`{records.PATH_PATTERN}`",
+        "name of a graph": f"`{decoder_records.GRAPH_PATTERN}`",
+        "name in a binary": f"`{decoder_records.PRINTABLE_PATTERN}`",
     }
     return "\n".join(["| constant | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows.items())])
 
 
-def _record(record: records.Record) -> str:
+def _record(record: Record) -> str:
     lines = [f"### {record.name}: {record.bytes} bytes", "", record.doc, ""]
     lines += ["| offset | field | type | meaning |", "|---|---|---|---|"]
     for field in record.fields:

@@ -13,6 +13,7 @@ import numpy as np
 from hvdc.artifact import records
 from hvdc.artifact.codes import Code
 from hvdc.artifact.index_calibration import check_calibration
+from hvdc.artifact.index_decoder import check_decoder
 from hvdc.artifact.index_tables import NAME, PATH, Index, Table, is_text, refuse, string_at
 from hvdc.artifact.index_write import HASH_FIELD, seal
 from hvdc.artifact.records import NONE, DType, Expert, FileKind, Section, TensorKind
@@ -24,9 +25,10 @@ def parse_index(data: bytes) -> Index:
     """Parse and check ``index.bin``. Raises ArtifactError with the first fault in the documented order."""
     header = _parse_header(data)
     sections = dict(_sections(data, header))
-    calibrated = bool(int(header["required_features"]) & records.FEATURE_CALIBRATION)
+    features = int(header["required_features"])
+    calibrated, decodes = (bool(features & bit) for bit in (records.FEATURE_CALIBRATION, records.FEATURE_DECODER))
     for kind in Section:
-        due = calibrated or kind not in records.CALIBRATION_SECTIONS
+        due = kind not in records.SECTION_FEATURE or bool(features & records.SECTION_FEATURE[kind])
         if (kind in sections) != due:
             states = ("missing", "present")
             refuse(Code.INDEX_SECTION, f"section {kind.name}", states[due], states[not due])
@@ -41,6 +43,8 @@ def parse_index(data: bytes) -> Index:
         refuse(Code.INDEX_GEOMETRY, "geometry", "1 record", len(tables[Section.GEOMETRY]))
     if calibrated and len(tables[Section.CALIBRATION]) != 1:
         refuse(Code.INDEX_CALIBRATION, "calibration", "1 record", len(tables[Section.CALIBRATION]))
+    if decodes and len(tables[Section.DECODER]) != 1:
+        refuse(Code.INDEX_DECODER, "decoder", "1 record", len(tables[Section.DECODER]))
     index = Index(
         header,
         tables[Section.GEOMETRY][0],
@@ -50,6 +54,9 @@ def parse_index(data: bytes) -> Index:
         strings,
         tables[Section.CALIBRATION][0] if calibrated else None,
         tables[Section.GEMM_INPUTS],
+        tables[Section.DECODER][0] if decodes else None,
+        tables[Section.DECODER_GRAPHS],
+        tables[Section.DECODER_PORTS],
     )
     _check_geometry(index)
     _check_files(index)
@@ -60,6 +67,7 @@ def parse_index(data: bytes) -> Index:
     _check_totals(index)
     _check_schedule(index)
     check_calibration(index)
+    check_decoder(index)
     return index
 
 
@@ -180,6 +188,8 @@ def _check_files(index: Index) -> None:
         if kind == FileKind.CALIBRATION:  # without the feature bit the kind is unknown, as it is to version 1.0
             in_model = in_model and calibrated
             calibrations += 1
+        elif kind == FileKind.DECODER:  # as unknown without its bit
+            in_model = in_model and index.decoder is not None
         if kind not in list(FileKind) or not in_model:
             refuse(
                 Code.INDEX_FILE_RECORD,
@@ -188,12 +198,14 @@ def _check_files(index: Index) -> None:
                 f"kind {kind}, {blocks} at {block}",
             )
         count = int(f["tensor_count"])
-        if int(f["first_tensor"]) != first or count < 1 or count > len(index.tensors) - first:
+        lone = kind != FileKind.DECODER or count == 1
+        if int(f["first_tensor"]) != first or not 1 <= count <= len(index.tensors) - first or not lone:
             refuse(Code.INDEX_FILE_RECORD, place, f"tensors from {first}", f"{count} from {f['first_tensor']}")
         first += count
         size = int(f["bytes"])
-        if size == 0 or size % REGION_GRANULE_BYTES or size >= 2**63:
-            refuse(Code.INDEX_FILE_RECORD, place, f"a multiple of {REGION_GRANULE_BYTES} bytes", size)
+        granule = _granule(f)
+        if size == 0 or size % granule or size >= 2**63:
+            refuse(Code.INDEX_FILE_RECORD, place, f"a multiple of {granule} bytes", size)
         if kind in (FileKind.REGION, FileKind.ADAPTER) and size > int(index.geometry["region_cap_bytes"]):
             refuse(Code.INDEX_REGION_CAP, place, f"≤ {index.geometry['region_cap_bytes']} bytes", size)
     if first != len(index.tensors):
@@ -202,6 +214,11 @@ def _check_files(index: Index) -> None:
         refuse(Code.INDEX_FILE_RECORD, "files", f"{layers} regions", regions)
     if calibrations != calibrated:
         refuse(Code.INDEX_FILE_RECORD, "files", f"{int(calibrated)} of kind CALIBRATION", calibrations)
+
+
+def _granule(file: np.void) -> int:
+    """What the size of a file is a multiple of. An opaque one ends with its last byte: others read it as it is."""
+    return 1 if int(file["kind"]) == FileKind.DECODER else REGION_GRANULE_BYTES
 
 
 def _check_tensors(index: Index) -> None:
@@ -231,13 +248,9 @@ def _check_tensors(index: Index) -> None:
                     f"{size} bytes at {offset}",
                 )
             end = offset + size
-        if align_up(end, REGION_GRANULE_BYTES) != int(f["bytes"]):
-            refuse(
-                Code.INDEX_OFFSET,
-                f"end of file {file_index}",
-                f["bytes"],
-                align_up(end, REGION_GRANULE_BYTES),
-            )
+        due = align_up(end, _granule(f))
+        if due != int(f["bytes"]):
+            refuse(Code.INDEX_OFFSET, f"end of file {file_index}", f["bytes"], due)
         if int(f["kind"]) == FileKind.REGION:
             _check_pair(index, file_index)
 
@@ -264,11 +277,16 @@ def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) 
     held = records.FILE_HOLDS[FileKind(int(f["kind"]))]
     if int(t["file"]) != file_index or int(t["kind"]) not in held or int(t["expert"]) not in list(Expert):
         refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a kind that it holds, a known expert")
+    opaque = int(f["kind"]) == FileKind.DECODER
+    if opaque and (int(t["expert"]) != Expert.SHARED or int(t["linear"]) != NONE):
+        refuse(Code.INDEX_TENSOR_RECORD, place, "no expert's and no linear's", f"expert {t['expert']}")
     first, blocks = int(f["first_block"]), int(f["block_count"])
     if not (first <= block < first + blocks if blocks else block == NONE):
         refuse(Code.INDEX_TENSOR_RECORD, place, f"a block of the {blocks} from {first}", block)
     if int(t["dtype"]) not in list(DType):
         refuse(Code.INDEX_DTYPE, place, "a known dtype", t["dtype"])
+    if (int(t["dtype"]) == DType.UINT8) != opaque:
+        refuse(Code.INDEX_DTYPE, place, "UINT8 in a file of kind DECODER and nowhere else", t["dtype"])
     tile_order = int(t["tile_order"])
     if tile_order != ROW_MAJOR_ID and tile_order not in BY_ID:
         refuse(Code.INDEX_TILE_ORDER, place, "a known tile order", tile_order)
@@ -283,6 +301,8 @@ def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) 
         order = BY_ID[tile_order]
         tiles = [align_up(s, e) for s, e in zip(shape[:2], (order.col_count, order.row_count), strict=True)]
         good = dims == 2 and order.element_bytes == itemsize and padded[:2] == tiles
+    if opaque:
+        good = good and dims == 1 and tile_order == ROW_MAJOR_ID and shape == padded
     if not good:
         refuse(Code.INDEX_SHAPE, place, f"{t['bytes']} bytes", f"shape {shape[:dims]}, padded {padded[:dims]}")
 
@@ -328,7 +348,7 @@ def _check_steps(index: Index) -> None:
 
 def _check_totals(index: Index) -> None:
     recorded = [int(size) for size in index.geometry["kind_bytes"]]
-    recorded.append(0 if index.calibration is None else int(index.calibration["bytes"]))
+    recorded += [0 if record is None else int(record["bytes"]) for record in (index.calibration, index.decoder)]
     for kind, size in zip(TensorKind, recorded, strict=True):
         total = sum(int(t["bytes"]) for t in index.tensors if int(t["kind"]) == kind)
         if total != size:

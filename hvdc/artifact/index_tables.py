@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hvdc.artifact import records
+from hvdc.artifact import decoder_records, records
 from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import INDEX_NAME
@@ -18,6 +18,8 @@ Table = npt.NDArray[np.void]
 
 PATH = re.compile(records.PATH_PATTERN.encode("ascii"))
 NAME = re.compile(records.NAME_PATTERN.encode("ascii"))
+GRAPH = re.compile(decoder_records.GRAPH_PATTERN.encode("ascii"))
+PRINTABLE = re.compile(decoder_records.PRINTABLE_PATTERN.encode("ascii"))
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,12 @@ class Index:
     """None: the artifact is uncalibrated."""
     inputs: Table
     """GEMM inputs; empty if uncalibrated."""
+    decoder: np.void | None
+    """None: there is no decoder."""
+    graphs: Table
+    """Of the decoder; empty without one."""
+    ports: Table
+    """Of its graphs, those of a graph one behind the other."""
 
     def text(self, reference: int) -> str:
         """The string at a reference that was checked."""
@@ -54,6 +62,6 @@ def string_at(index: Index, reference: int, place: str) -> bytes:
     return index.strings[at : end if end >= 0 else at + records.TEXT_LIMIT + 1]
 
 
-def is_text(text: bytes, pattern: re.Pattern[bytes]) -> bool:
+def is_text(text: bytes, pattern: re.Pattern[bytes], limit: int = records.TEXT_LIMIT) -> bool:
     """Whether a string is not too long, and follows a pattern."""
-    return len(text) <= records.TEXT_LIMIT and pattern.fullmatch(text) is not None
+    return len(text) <= limit and pattern.fullmatch(text) is not None

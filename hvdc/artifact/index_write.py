@@ -10,8 +10,11 @@ import numpy.typing as npt
 
 from hvdc.artifact import records
 from hvdc.artifact.calibration import Calibration
+from hvdc.artifact.decoder import Decoder
+from hvdc.artifact.decoder_records import DecoderBackend, DecoderVariant, PortDType
 from hvdc.artifact.manifest import Manifest
-from hvdc.artifact.records import NONE, CalibrationMode, DType, Expert, FileKind, Record, ScalePer, Section, TensorKind
+from hvdc.artifact.record import Record
+from hvdc.artifact.records import NONE, CalibrationMode, DType, Expert, FileKind, ScalePer, Section, TensorKind
 from layouts.order import BY_NAME, ROW_MAJOR_ID
 from layouts.regions import align_up
 
@@ -124,10 +127,11 @@ def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
         ]
         record = _calibration(manifest.calibration, ids[records.ACTIVATION_SCALES_NAME], manifest)
         calibration = [_payload(Section.CALIBRATION, [record]), _payload(Section.GEMM_INPUTS, inputs)]
+    decoder = [] if manifest.decoder is None else _decoder(manifest.decoder, manifest, ids, strings)
     payloads.append((Section.STRINGS, bytes(strings.data), len(strings.data), 1))
-    features = records.FEATURE_CALIBRATION if calibration else 0
+    features = (records.FEATURE_CALIBRATION if calibration else 0) | (records.FEATURE_DECODER if decoder else 0)
     digest = hashlib.sha256(manifest_bytes).digest()
-    return assemble([*payloads, *calibration], digest, manifest.format.minor, features=features)
+    return assemble([*payloads, *calibration, *decoder], digest, manifest.format.minor, features=features)
 
 
 def _payload(kind: Section, rows: list[Table]) -> Payload:
@@ -229,3 +233,61 @@ def _calibration(c: Calibration, table: int, m: Manifest) -> Table:
         percentile=0.0 if c.percentile is None else c.percentile,
         bytes=m.totals.calibration_bytes,
     )
+
+
+def _decoder(d: Decoder, m: Manifest, ids: dict[str, int], strings: _Strings) -> list[Payload]:
+    """The three sections of a decoder."""
+    binaries = {held.graph: (binary.binary, held) for binary in d.binaries for held in binary.graphs}
+    graphs: list[Table] = []
+    ports: list[Table] = []
+    for graph in d.graphs:
+        binary, held = binaries.get(graph.name, (None, None))
+        graphs.append(
+            _row(
+                records.DECODER_GRAPH,
+                name=strings.add(graph.name),
+                variant=DecoderVariant[graph.variant.upper()],
+                model=ids[graph.model],
+                binary=NONE if binary is None else ids[binary],
+                name_in_binary=strings.add(None if held is None else held.name_in_binary),
+                first_port=len(ports),
+                inputs=len(graph.inputs),
+                outputs=len(graph.outputs),
+                vtcm_bytes=0 if held is None else held.vtcm_bytes,
+                spill_fill_bytes=0 if held is None else held.spill_fill_bytes,
+                optimization=0 if held is None else held.optimization,
+            )
+        )
+        ports += [
+            _row(
+                records.DECODER_PORT,
+                name=strings.add(port.name),
+                dtype=PortDType[port.dtype.upper()],
+                dims=len(port.shape),
+                zero_point=port.zero_point,
+                scale=port.scale,
+                shape=_padded(port.shape),
+            )
+            for port in (*graph.inputs, *graph.outputs)
+        ]
+    record = _row(
+        records.DECODER,
+        backend=DecoderBackend[d.backend.upper()],
+        graphs=len(graphs),
+        ports=len(ports),
+        binaries=len(d.binaries),
+        encodings=ids[d.encodings],
+        channels=len(d.latents_mean),
+        tile_rows=d.tiles.rows,
+        tile_columns=d.tiles.columns,
+        overlap_rows=d.tiles.overlap_rows,
+        overlap_columns=d.tiles.overlap_columns,
+        spatial_scale=d.spatial_scale,
+        temporal_scale=d.temporal_scale,
+        bytes=m.totals.decoder_bytes,
+    )
+    return [
+        _payload(Section.DECODER, [record]),
+        _payload(Section.DECODER_GRAPHS, graphs),
+        _payload(Section.DECODER_PORTS, ports),
+    ]

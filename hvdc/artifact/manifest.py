@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
 
-from hvdc.artifact import records
+from hvdc.artifact import decoder, records
 from hvdc.artifact.calibration import Calibration, smoothing_tensor
 from hvdc.artifact.codes import Code
+from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.fields import Bytes, Count, Expert, FilePath, Model, ParameterCount, Sha256, Size, TensorName
 from hvdc.config import CompileConfig
@@ -25,11 +26,11 @@ INDEX_NAME = "index.bin"
 MAX_MANIFEST_BYTES = 64 << 20
 """A manifest of the full-size model is about 600 KB; a reader refuses to parse anything absurd."""
 
-FileKind = Literal["region", "adapter", "host", "schedule", "calibration"]
+FileKind = Literal["region", "adapter", "host", "schedule", "calibration", "decoder"]
 TensorKind = Literal[
-    "attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule", "calibration"
+    "attention_base", "ffn_base", "base_scale", "adapter", "block_other", "host", "schedule", "calibration", "decoder"
 ]
-DTypeName = Literal["int8", "float32", "float64"]
+DTypeName = Literal["int8", "float32", "float64", "uint8"]
 TileOrderName = Literal["row-major", "hmx-int8-k4", "hmx-fp16-2"]
 
 
@@ -150,7 +151,8 @@ class Target(Model):
 
 
 class Totals(Model):
-    """Bytes of tensors by kind, and of all data files with their padding. Version 1.0 has no calibration."""
+    """Bytes of tensors by kind, and of all data files with their padding. Version 1.0 has no calibration, 1.1 no
+    decoder."""
 
     attention_base_bytes: Bytes
     ffn_base_bytes: Bytes
@@ -160,6 +162,7 @@ class Totals(Model):
     host_bytes: Bytes
     schedule_bytes: Bytes
     calibration_bytes: Bytes = 0
+    decoder_bytes: Bytes = 0
     padding_bytes: Bytes
     data_bytes: Bytes
 
@@ -180,6 +183,8 @@ class Manifest(Model):
     totals: Totals
     calibration: Calibration | None = None
     """None: activations are uncalibrated. Version 1.0 does not have the key."""
+    decoder: Decoder | None = None
+    """None: latents stay latents. Versions before 1.2 do not have the key."""
     model_sha256: Sha256
     files: Annotated[tuple[FileEntry, ...], Field(min_length=1)]
 
@@ -277,6 +282,8 @@ def _check(m: Manifest, where: str) -> None:
     else:
         for fault in _calibration_faults(m, m.calibration, held):
             require(False, *fault)
+    for fault in _decoder_faults(m):
+        require(False, *fault)
 
 
 def _calibration_faults(m: Manifest, c: Calibration, held: list[TensorEntry]) -> Iterator[tuple[str, object, object]]:
@@ -300,6 +307,27 @@ def _calibration_faults(m: Manifest, c: Calibration, held: list[TensorEntry]) ->
         yield "files", f"calibration tensors {due}", [t.name for t in held]
     elif held[0].shape != (len(m.steps), m.geometry.layers, len(names)):
         yield held[0].name, f"{len(m.steps)} steps × {m.geometry.layers} blocks × {len(names)} inputs", held[0].shape
+
+
+def _decoder_faults(m: Manifest) -> Iterator[tuple[str, object, object]]:
+    """Place, expected and found of what the entry gets wrong about itself, the model or its files."""
+    opaque = [t.name for f, t in m.tensors() if "decoder" in (f.kind, t.kind)]
+    if m.decoder is None:
+        if opaque:
+            yield "decoder", "an entry, for there are its files", "null"
+        return
+    if m.format.minor < records.DECODER_MINOR:
+        yield "format.minor", f"≥ {records.DECODER_MINOR}, for there is a decoder", m.format.minor
+    yield from decoder.faults(m.decoder)
+    channels = len(m.decoder.latents_mean)
+    if channels != m.geometry.out_channels:
+        yield "decoder.latents_mean", f"{m.geometry.out_channels} channels, as the model gives", channels
+    due = list(m.decoder.tensors())
+    if opaque != due:
+        yield "files", f"files of kind decoder with {due}", opaque
+    astray = [t.name for f, t in m.tensors() if (f.kind == "decoder") != (t.kind == "decoder")]
+    if astray:
+        yield astray[0], "a tensor of kind decoder in a file of that kind", "another"
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -140,6 +140,27 @@ class Artifact:
             data *= self.scale(name).reshape(-1, *[1] * (data.ndim - 1))
         return data
 
+    def opaque(self, name: str) -> bytes:
+        """A decoder's file, exactly as others wrote it and read it, compared with its SHA-256 on every call.
+
+        A context binary holds no checksum of its own, and a driver believes it: these bytes are read, hashed and
+        returned, and none is read again. Raises ArtifactError DATA_HASH, UsageError for a tensor that is no such file.
+        """
+        file, entry = self._entry(name)
+        if entry.kind != "decoder":
+            raise UsageError(f"the tensor {name!r} is of kind {entry.kind}, not a decoder's file", where=str(self.path))
+        data = self.read(file, entry.offset, entry.bytes).tobytes()
+        expected, digest = self.manifest.files[file].sha256, hashlib.sha256(data).hexdigest()
+        if digest != expected:
+            raise ArtifactError(
+                Code.DATA_HASH,
+                where=self.where(file),
+                expected=expected,
+                found=digest,
+                fix="the file was damaged or edited: copy it again, or compile again",
+            )
+        return data
+
     def tile_grid(self, name: str) -> grid.TileGrid:
         """The tile grid of a tiled tensor. Raises UsageError for a row-major one."""
         entry = self.entry(name)

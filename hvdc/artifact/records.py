@@ -2,34 +2,46 @@
 
 From these descriptions come the numpy dtypes that Python reads and writes, the C structs with their ``static_assert``s
 (`hvdc.artifact.c_header`) and the tables of docs/FORMAT.md. All numbers are little-endian; structs have no implicit
-padding: every field lies at a multiple of its size.
+padding: every field lies at a multiple of its size. Those of a decoder are in `hvdc.artifact.decoder_records`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 
+from hvdc.artifact.decoder_records import (
+    DECODER,
+    DECODER_GRAPH,
+    DECODER_PORT,
+    DecoderBackend,
+    DecoderVariant,
+    PortDType,
+)
+from hvdc.artifact.record import MAX_DIMS, Field, Record
+
 MAGIC = b"HVDCIDX\x00"
 MAJOR = 1
-MINOR = 1
+MINOR = 2
 CALIBRATION_MINOR = 1
 """The first minor version whose artifacts may be calibrated."""
+
+DECODER_MINOR = 2
+"""The first minor version whose artifacts may hold a decoder."""
 
 FEATURE_CALIBRATION = 1
 """Bit of ``required_features``: there are a file of kind CALIBRATION and the sections that describe it."""
 
-KNOWN_FEATURES = FEATURE_CALIBRATION
+FEATURE_DECODER = 2
+"""Bit of ``required_features``: there are files of kind DECODER and the sections that describe them."""
+
+KNOWN_FEATURES = FEATURE_CALIBRATION | FEATURE_DECODER
 """Bits of ``required_features`` that this reader understands. None are defined in 1.0."""
 
 NONE = 0xFFFFFFFF
 """'No such index' in 32-bit index fields."""
 
-MAX_DIMS = 5
 MAX_INDEX_BYTES = 256 << 20
 """A reader refuses a larger index.bin: the full-size model's is about 270 KB."""
 
@@ -63,70 +75,6 @@ MAX_GEMM_INPUTS = 256
 SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
 """2⁻¹²⁶: no activation scale is below it, for engines may flush subnormal numbers to zero."""
 
-SCALARS = {
-    "u8": ("uint8_t", "<u1"),
-    "u16": ("uint16_t", "<u2"),
-    "u32": ("uint32_t", "<u4"),
-    "u64": ("uint64_t", "<u8"),
-    "f32": ("float", "<f4"),
-    "f64": ("double", "<f8"),
-}
-"""Scalar type -> (C type, numpy dtype)."""
-
-
-@dataclass(frozen=True)
-class Field:
-    """``count`` scalars of ``type`` in a row, with a sentence for the C comment and the document."""
-
-    name: str
-    type: str
-    doc: str
-    count: int = 1
-
-    @property
-    def c_type(self) -> str:
-        return SCALARS[self.type][0]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return np.dtype(SCALARS[self.type][1])
-
-
-@dataclass(frozen=True)
-class Record:
-    """A fixed-size little-endian struct."""
-
-    name: str
-    doc: str
-    fields: tuple[Field, ...]
-
-    def __post_init__(self) -> None:
-        offset = 0
-        for field in self.fields:
-            size = field.dtype.itemsize
-            if offset % size:
-                raise ValueError(f"{self.name}.{field.name} at {offset} is not aligned to {size}")
-            offset += size * field.count
-        if offset % 8:
-            raise ValueError(f"{self.name} is {offset} bytes, not a multiple of 8")
-
-    @cached_property
-    def dtype(self) -> np.dtype[np.void]:
-        return np.dtype([(f.name, f.dtype, (f.count,)) if f.count > 1 else (f.name, f.dtype) for f in self.fields])
-
-    @property
-    def bytes(self) -> int:
-        return self.dtype.itemsize
-
-    def offset(self, field: str) -> int:
-        """Byte offset of a field."""
-        at = 0
-        for f in self.fields:
-            if f.name == field:
-                return at
-            at += f.dtype.itemsize * f.count
-        raise KeyError(field)
-
 
 class Section(IntEnum):
     """Kinds of sections. Numbers are never reused."""
@@ -138,6 +86,9 @@ class Section(IntEnum):
     STRINGS = 5
     CALIBRATION = 6
     GEMM_INPUTS = 7
+    DECODER = 8
+    DECODER_GRAPHS = 9
+    DECODER_PORTS = 10
 
 
 class FileKind(IntEnum):
@@ -146,6 +97,7 @@ class FileKind(IntEnum):
     HOST = 3
     SCHEDULE = 4
     CALIBRATION = 5
+    DECODER = 6
 
 
 class TensorKind(IntEnum):
@@ -159,6 +111,7 @@ class TensorKind(IntEnum):
     HOST = 6
     SCHEDULE = 7
     CALIBRATION = 8
+    DECODER = 9
 
 
 GEOMETRY_KINDS = 7
@@ -176,6 +129,7 @@ FILE_HOLDS = {
     FileKind.HOST: (TensorKind.HOST,),
     FileKind.SCHEDULE: (TensorKind.SCHEDULE,),
     FileKind.CALIBRATION: (TensorKind.CALIBRATION,),
+    FileKind.DECODER: (TensorKind.DECODER,),
 }
 """Which kinds of tensors a kind of file holds."""
 
@@ -186,6 +140,8 @@ class DType(IntEnum):
     INT8 = 1
     FLOAT32 = 2
     FLOAT64 = 3
+    UINT8 = 4
+    """Bytes of an opaque file, and nothing else."""
 
 
 DTYPE_BYTES = {dtype: np.dtype(dtype.name.lower()).itemsize for dtype in DType}
@@ -289,7 +245,7 @@ FILE = Record(
         Field("block_count", "u32", "blocks that it holds"),
         Field("first_tensor", "u32", "index of its first tensor"),
         Field("tensor_count", "u32", "tensors, at least 1"),
-        Field("bytes", "u64", "size of the file, a multiple of the region granule"),
+        Field("bytes", "u64", "size of the file; unless it is of kind DECODER, a multiple of the region granule"),
         Field("sha256", "u8", "SHA-256 of the file", 32),
     ),
 )
@@ -357,7 +313,9 @@ GEMM_INPUT = Record(
     ),
 )
 
-RECORDS = (HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP, CALIBRATION, GEMM_INPUT)
+RECORDS = (
+    HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP, CALIBRATION, GEMM_INPUT, DECODER, DECODER_GRAPH, DECODER_PORT
+)  # fmt: skip
 SECTION_RECORDS = {
     Section.GEOMETRY: GEOMETRY,
     Section.FILES: FILE,
@@ -365,8 +323,19 @@ SECTION_RECORDS = {
     Section.STEPS: STEP,
     Section.CALIBRATION: CALIBRATION,
     Section.GEMM_INPUTS: GEMM_INPUT,
+    Section.DECODER: DECODER,
+    Section.DECODER_GRAPHS: DECODER_GRAPH,
+    Section.DECODER_PORTS: DECODER_PORT,
 }
-CALIBRATION_SECTIONS = (Section.CALIBRATION, Section.GEMM_INPUTS)
-"""There exactly if the feature bit is set; all other sections are always there."""
+SECTION_FEATURE = {
+    Section.CALIBRATION: FEATURE_CALIBRATION,
+    Section.GEMM_INPUTS: FEATURE_CALIBRATION,
+    Section.DECODER: FEATURE_DECODER,
+    Section.DECODER_GRAPHS: FEATURE_DECODER,
+    Section.DECODER_PORTS: FEATURE_DECODER,
+}
+"""Sections that are there exactly if their feature bit is set; all others are always there."""
 
-ENUMS: tuple[type[IntEnum], ...] = (Section, FileKind, TensorKind, DType, Expert, CalibrationMode, ScalePer)
+ENUMS: tuple[type[IntEnum], ...] = (
+    Section, FileKind, TensorKind, DType, Expert, CalibrationMode, ScalePer, DecoderBackend, DecoderVariant, PortDType
+)  # fmt: skip

@@ -6,12 +6,13 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from hvdc.artifact.calibration import Calibration, CalibrationDType
 from hvdc.cli.activations import activations_facts, activations_line, many
+from hvdc.cli.decoder import decoder_line
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.cli.shared_options import (
     dtype_option,
@@ -23,7 +24,7 @@ from hvdc.cli.shared_options import (
     say_for,
 )
 from hvdc.cli.summary import print_summary, trajectories
-from hvdc.config import SCALE_MODES, CompileConfig, load_config
+from hvdc.config import SCALE_MODES, CompileConfig, DecoderBackend, load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Prepared, Request, decide, parameters, prepare
@@ -32,6 +33,7 @@ from hvdc.targets import target_names
 
 if TYPE_CHECKING:  # it imports PyTorch, which compiling needs not
     from hvdc.pipeline.activations import Activations
+    from hvdc.pipeline.decoder_parts import DecoderParts
 
 
 def default_jobs() -> int:
@@ -52,6 +54,10 @@ SHOWN_LINEARS = 12
 @click.option("--scale-mode", type=click.Choice(SCALE_MODES), help="How scales follow from it.  [default: per-step]")
 @click.option("--smooth", type=float, metavar="STRENGTH", help="Move outliers into the weights: 0 to 1, 0.5 is usual.")
 @click.option("--allow-geometry", is_flag=True, help="Take a calibration that was run at another video size.")
+@click.option("--vae", type=click.Path(path_type=Path), help="Compile the decoder of this Wan 2.1 VAE in too.")
+@click.option("--latents", type=click.Path(path_type=Path), help="Quantise it by these; else by those of --prompts.")
+@click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help="[default: qnn]")
+@click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]")
 @run_options
 @dtype_option
 @click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
@@ -70,6 +76,8 @@ def command(
     prompts: Path | None,
     calibration: Path | None,
     allow_geometry: bool,
+    vae: Path | None,
+    latents: Path | None,
     prompts_limit: int | None,
     seeds: str,
     device: str,
@@ -92,6 +100,7 @@ def command(
       hvdc compile DCM_WAN/transformer -o dcm.hvdc
       hvdc compile wan.safetensors --adapter detail_lora.safetensors -o dcm.hvdc
       hvdc compile DCM_WAN/transformer --prompts prompts.safetensors --device cuda -o dcm.hvdc
+      hvdc compile DCM_WAN/transformer --prompts prompts.safetensors --vae DCM_WAN/vae -o dcm.hvdc
       hvdc compile DCM_WAN/transformer --dry-run
     """
     if output is None and not dry_run:
@@ -100,6 +109,7 @@ def command(
         raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
     config = load_config(config_file, settings, options)
     _refuse_without_effect(config, settings, prompts, calibration)
+    _check_decoder(config, settings, vae, latents, prompts)
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
     with prepared.checkpoint:
         found: Activations | None = None
@@ -111,10 +121,16 @@ def command(
                 "seeds": parse_seeds(seeds),
                 "dtype": dtype,
                 "allow_geometry": allow_geometry,
+                "latents": vae is not None and latents is None,
                 "dry_run": dry_run,
             }
             found = _calibrate(prepared, choice, device, quiet=quiet or as_json)
             prepared = decide(replace(prepared.request, activations=found.scales), prepared.checkpoint)
+        if vae is not None and not dry_run:
+            source = latents if latents is not None else (found.latents if found is not None else None)
+            assert source is not None  # noqa: S101 - _check_decoder saw to it
+            parts = _decoder(prepared, vae, source, quiet=quiet or as_json)
+            prepared = decide(replace(prepared.request, decoder=parts), prepared.checkpoint)
         if dry_run:
             if as_json:
                 print_json(plan_facts(prepared, found))
@@ -156,6 +172,44 @@ def _refuse_without_effect(
     if "percentile" in keys and config.scale_mode != "percentile":
         why = f"the scale mode {config.scale_mode!r}"
         refuse_without_effect(["--set percentile"], why, "add --scale-mode percentile")
+
+
+def _check_decoder(
+    config: CompileConfig,
+    settings: tuple[str, ...],
+    vae: Path | None,
+    latents: Path | None,
+    prompts: Path | None,
+) -> None:
+    """What can be refused before anything is computed. Raises UsageError."""
+    if vae is None:
+        options = given("latents", "decoder_backend", "decoder_tile")
+        options += [f"--set {key}" for key in (s.partition("=")[0].strip() for s in settings) if "decoder_" in key]
+        refuse_without_effect(options, "no decoder to compile", "add --vae")
+        return
+    from hvdc.pipeline.decoder_build import require_backend
+
+    require_backend(config.decoder_backend)
+    if latents is None and prompts is None:
+        raise UsageError(
+            "the decoder is quantised by latents of the model's own clips, and none were given",
+            where="--vae",
+            fix="add --latents FILE (of hvdc calibrate --save-latents), or --prompts to run some now",
+        )
+
+
+def _decoder(prepared: Prepared, vae: Path, latents: Path, *, quiet: bool) -> DecoderParts:
+    from hvdc.pipeline.decoder_build import build_decoder
+
+    try:
+        return build_decoder(
+            vae, latents, prepared.config, prepared.video, progress_for(quiet=quiet), say_for(quiet=quiet)
+        )
+    except KeyboardInterrupt as stop:
+        raise StoppedError(
+            "interrupted while the decoder was compiled",
+            fix="run the same command again: what was measured is not measured again",
+        ) from stop
 
 
 def _calibrate(prepared: Prepared, choice: dict[str, Any], device: str, *, quiet: bool) -> Activations:
@@ -296,6 +350,7 @@ def _print_result(built: Built, found: Activations | None) -> None:
     if built.resumed_files:
         console.print(f"{built.resumed_files} files were taken over from the unfinished build")
     console.print(f"activations  {activations_line(built.manifest.calibration)}")
+    console.print(f"decoder   {decoder_line(built.manifest.decoder)}")
     _print_calibration(found)
     if shares := built.manifest.source.left_out_energy:
         rows = sorted(((linear, f"{share:.3g}") for linear, share in shares.items()), key=lambda row: -float(row[1]))

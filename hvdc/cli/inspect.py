@@ -11,6 +11,7 @@ import click
 from hvdc.artifact.manifest import Manifest, TensorEntry
 from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.cli.activations import activations_facts, activations_line, show_scales
+from hvdc.cli.decoder import decoder_facts, decoder_line
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, table
 from hvdc.errors import UsageError
 from hvdc.plan.memory import Row, WeightBytes, memory_table
@@ -63,6 +64,7 @@ def facts(manifest: Manifest) -> dict[str, Any]:
         **manifest.model_dump(mode="json", exclude={"files"}),
         "files": [f.model_dump(mode="json", exclude={"tensors"}) | {"tensors": len(f.tensors)} for f in manifest.files],
         "activations": activations_facts(manifest.calibration),
+        "decoder": decoder_facts(manifest.decoder),
         "memory": memory_facts(_memory(manifest)),
     }
 
@@ -80,6 +82,7 @@ def _summary(artifact: Artifact) -> None:
     console.print(f"video     {v.frames} frames of {v.width} × {v.height}: latent {v.latent}, {v.tokens:,} tokens")
     console.print(f"target    {m.target.soc}")
     console.print(f"activations  {activations_line(m.calibration)}")
+    console.print(f"decoder   {decoder_line(m.decoder)}")
     console.print(f"model_sha256 {m.model_sha256}")
     console.print()
     rows = [(i, f"{s.timestep:g}", f"{s.sigma:.6f}", f"{s.step_size:+.6f}", s.expert) for i, s in enumerate(m.steps)]

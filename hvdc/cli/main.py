@@ -19,6 +19,7 @@ VERBS = {
     "calibrate": "Record what the input of every GEMM reaches.",
     "compile": "Compile a checkpoint into an artifact.",
     "evaluate": "Measure what each engine's arithmetic costs in quality.",
+    "decode": "Turn latents into frames with an artifact's decoder.",
     "inspect": "Show what an artifact holds.",
     "validate": "Prove that an artifact is sound; for CI.",
     "diff": "Compare two artifacts: structure, bytes, numbers.",

@@ -14,6 +14,7 @@ from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.validate import validate_deep
 from hvdc.cli.activations import activations_facts, activations_line
+from hvdc.cli.decoder import DecoderChecks, check_decoder, decoder_facts, decoder_line
 from hvdc.cli.output import describe_error, json_number, out, print_json, progress_for, table
 from hvdc.errors import Exit, UsageError
 from hvdc.pipeline.against import Comparison, compare, open_source
@@ -27,6 +28,8 @@ from hvdc.pipeline.progress import Progress
 @click.option("--against", type=click.Path(path_type=Path), help="Compare every weight with this checkpoint.")
 @click.option("--adapter", type=click.Path(path_type=Path), help="The adapter that the checkpoint was compiled with.")
 @click.option("--lora-alpha", type=float, help="The alpha that it was compiled with, if by --lora-alpha.")
+@click.option("--emulate", is_flag=True, help="Run the decoder's graphs on the x86 emulator of the phone's NPU.")
+@click.option("--vae", type=click.Path(path_type=Path), help="For --emulate of large tiles: the VAE, for small ones.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Also write the result as JUnit XML.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
@@ -36,6 +39,8 @@ def command(
     against: Path | None,
     adapter: Path | None,
     lora_alpha: float | None,
+    emulate: bool,
+    vae: Path | None,
     junit: Path | None,
     as_json: bool,
     quiet: bool,
@@ -44,15 +49,19 @@ def command(
 
     Without options: directory, manifest, index, sizes, offsets, paths. --deep reads all data. --against takes the
     checkpoint that it was compiled from: each weight must lie within half a quantisation step, everything else must
-    be equal.
+    be equal. A decoder's binaries are asked what they hold, where Qualcomm's libraries are installed; --emulate also
+    runs single operators and the decoder's graphs on their x86 emulator, against an exact reference.
     """
     if against is None and (adapter is not None or lora_alpha is not None):
         raise UsageError("--adapter and --lora-alpha are for --against", fix="add --against CHECKPOINT")
+    if vae is not None and not emulate:
+        raise UsageError("--vae is for --emulate", fix="add --emulate")
     if junit is not None and not junit.parent.is_dir():
         raise UsageError("the folder for the JUnit file does not exist", where=str(junit.parent))
     progress = progress_for(quiet=quiet or as_json)
     checks: dict[str, list[ArtifactError]] = {}
     comparison: Comparison | None = None
+    decoder: DecoderChecks | None = None
     manifest: Manifest | None = None
     try:
         with open_artifact(artifact) as opened:
@@ -60,6 +69,11 @@ def command(
             if deep:
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
                 checks["deep"] = validate_deep(opened, _by_file(progress, opened.manifest))
+            if opened.manifest.decoder is not None and (emulate or opened.manifest.decoder.binaries):
+                decoder = check_decoder(opened, progress, emulated=emulate, vae=vae)
+                checks |= decoder.checks
+            elif emulate:
+                raise UsageError("the artifact holds no decoder to emulate", where=str(artifact))
             if against is not None:
                 with open_source(against, adapter, opened.manifest, lora_alpha=lora_alpha) as checkpoint:
                     comparison = compare(opened, checkpoint, progress)
@@ -75,8 +89,10 @@ def command(
     if junit is not None:
         _write_junit(junit, artifact, checks)
     if as_json:
-        print_json(_facts(artifact, checks, manifest, comparison))
+        print_json(_facts(artifact, checks, manifest, comparison) | (decoder.facts() if decoder is not None else {}))
     else:
+        if decoder is not None:
+            decoder.print_table()
         _print(artifact, checks, manifest, comparison)
     return Exit.BAD_ARTIFACT if any(checks.values()) else Exit.OK
 
@@ -105,6 +121,7 @@ def _facts(
     }  # fmt: skip
     if manifest is not None:
         facts["activations"] = activations_facts(manifest.calibration)
+        facts["decoder"] = decoder_facts(manifest.decoder)
     if comparison is not None:
         facts["weights"] = [
             {"name": r.name, "sqnr_db": json_number(r.sqnr_db), "max_error_steps": json_number(r.max_error_steps)}
@@ -147,13 +164,16 @@ def _print(
         )
     if manifest is not None:
         console.print(f"activations  {activations_line(manifest.calibration)}")
+        console.print(f"decoder   {decoder_line(manifest.decoder)}")
     console.print(f"{artifact}: {_verdict(checks)}")
 
 
 def _verdict(checks: dict[str, list[ArtifactError]]) -> str:
     if checks.get("layout") or checks.get("deep"):
         return "NOT sound"
-    return "NOT what this checkpoint compiles to" if checks.get("against") else "sound"
+    if checks.get("against"):
+        return "NOT what this checkpoint compiles to"
+    return "NOT sound" if checks.get("binaries") or checks.get("emulator") else "sound"
 
 
 def _write_junit(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from hvdc.config import CompileConfig
 from hvdc.errors import UsageError
 from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.build import manifest_steps
+from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.calibrate import CalibrateRequest, calibrate_open, tensors_sha256
 from hvdc.pipeline.calibration_file import Calibrated, geometry_of, read_calibration
 from hvdc.pipeline.calibration_summary import Summary, summarize
@@ -45,6 +44,8 @@ class CalibrationChoice:
     seeds: tuple[int, ...] = (0,)
     dtype: CalibrationDType = "fp32"
     allow_geometry: bool = False
+    latents: bool = False
+    """Keep the final latents of prompts that are run."""
     dry_run: bool = False
     """Check everything, but run no trajectory: prompts then give no scales."""
 
@@ -71,6 +72,8 @@ class Activations:
     scales: ActivationScales | None = None
     summary: Summary | None = None
     planned: Planned | None = None
+    latents: Path | None = None
+    """Final latents of trajectories that were run, where they were wanted."""
 
 
 def activations_for(
@@ -92,17 +95,18 @@ def activations_for(
         raise UsageError("--prompts and --calibration exclude each other", fix="a calibration file is one that was run")
     _require_smoothable(config)
     if choice.file is not None:
-        calibrated, where = read_calibration(choice.file), str(choice.file)
+        calibrated, latents, where = read_calibration(choice.file), None, str(choice.file)
     else:
         run = _run(choice, config, checkpoint, ranks, progress, say)
         if isinstance(run, Planned):
             return Activations(planned=run)
-        calibrated, where = run, str(choice.prompts)
+        (calibrated, latents), where = run, str(choice.prompts)
     steps, video = schedule_of(config, checkpoint.geometry), video_of(config, checkpoint.geometry)
     require_same_model(calibrated, checkpoint, steps, where)
     _require_same_clip(calibrated, video, choice.allow_geometry, where)
     scales = make_activations(calibrated, config, checkpoint, steps)
-    return Activations(scales, summarize(calibrated, config.scale_mode, scales.percentile or DEFAULT_PERCENTILE))
+    summary = summarize(calibrated, config.scale_mode, scales.percentile or DEFAULT_PERCENTILE)
+    return Activations(scales, summary, latents=latents)
 
 
 def make_activations(
@@ -170,7 +174,7 @@ def _run(
     ranks: Ranks,
     progress: Progress,
     say: Callable[[str], None],
-) -> Calibrated | Planned:
+) -> tuple[Calibrated, Path | None] | Planned:
     """Calibrate, or take the result of the same calibration from the cache. In a dry run neither."""
     assert choice.prompts is not None  # noqa: S101 - the caller looked
     geometry = checkpoint.geometry
@@ -190,16 +194,16 @@ def _run(
             "version": 2,
         }
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        path = cache_folder() / f"{key}.safetensors"
-        if path.is_file():
+        path = cache_folder("calibrations") / f"{key}.safetensors"
+        latents = path.with_suffix(".latents.safetensors") if choice.latents else None
+        if path.is_file() and (latents is None or latents.is_file()):
             try:
                 calibrated = read_calibration(path)
             except CheckpointError:
                 path.unlink()  # damaged: it is made again
             else:
                 say(f"calibration taken from the cache: {path}")
-                return calibrated
-        _make_folder(path.parent)
+                return calibrated, latents
         request = CalibrateRequest(
             checkpoint=checkpoint.path,
             prompts=choice.prompts,
@@ -208,12 +212,13 @@ def _run(
             prompts_limit=choice.prompts_limit,
             seeds=choice.seeds,
             dtype=choice.dtype,
+            save_latents=latents,
             resume=True,  # both: a leftover that cannot be gone on with, as after an update of PyTorch, is nobody's
             force=True,
         )
         outcome = calibrate_open(request, checkpoint, prompts, ranks, progress, say, sha256)
         assert outcome is not None  # noqa: S101 - there is one process
-        return outcome.calibrated
+        return outcome.calibrated, latents
 
 
 def _planned(
@@ -232,27 +237,6 @@ def _planned(
         say(note)
     duration_s = cpu_duration_s(geometry, video, total) if ranks.device.type == "cpu" else None
     return Planned(prompts, len(choice.seeds), steps, duration_s)
-
-
-def cache_folder() -> Path:
-    """Where calibrations that `compile --prompts` ran are kept: ``$HVDC_CACHE_DIR``, else the user's cache folder."""
-    own = os.environ.get("HVDC_CACHE_DIR")
-    root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvdc"
-    return root / "calibrations"
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    except OSError as error:
-        raise UsageError(
-            "the folder of cached calibrations cannot be made or written",
-            where=str(path),
-            found=error.strerror or str(error),
-            fix="set HVDC_CACHE_DIR to a folder that can be written, or use `hvdc calibrate` and --calibration",
-        ) from error
 
 
 def require_same_model(calibrated: Calibrated, checkpoint: Checkpoint, steps: tuple[Step, ...], where: str) -> None:

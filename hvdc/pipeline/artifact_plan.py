@@ -6,7 +6,7 @@ The same plan drives the dry run, the compiler and the splat artifact.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import get_args
@@ -19,7 +19,7 @@ from hvdc.artifact.records import DTYPE_BYTES, DType
 from hvdc.pipeline.activation_scales import ActivationScales
 from layouts.grid import TileGrid
 from layouts.order import HMX_INT8_K4
-from layouts.regions import Item, Region, align_up, group_items, plan_region
+from layouts.regions import Item, Placement, Region, align_up, group_items, plan_region
 
 COLUMN_MULTIPLE = HMX_INT8_K4.col_count
 """Per-column vectors (scales, biases) are padded to whole tiles, so that a kernel's epilogue never reads past them."""
@@ -37,6 +37,7 @@ class Role(Enum):
     COPY = "FP32 copy of its source, zero-padded"
     TABLE = "computed from the schedule and the time embedders"
     CALIBRATION = "given: what calibration found"
+    OPAQUE = "given: a file of the decoder"
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,14 @@ class ArtifactPlan:
 
 
 def plan_artifact(
-    geometry: Geometry, steps: int, region_cap_bytes: int, activations: ActivationScales | None = None
+    geometry: Geometry,
+    steps: int,
+    region_cap_bytes: int,
+    activations: ActivationScales | None = None,
+    opaque: Mapping[str, tuple[str, int]] | None = None,
 ) -> ArtifactPlan:
-    """Plan the files of an artifact, calibrated if there are ``activations``.
+    """Plan the files of an artifact, calibrated if there are ``activations``, with a decoder if there is one:
+    ``opaque`` gives its files' tensors, each with path and bytes.
 
     Raises layouts.regions.RegionTooLargeError for a block above the cap.
     """
@@ -123,7 +129,14 @@ def plan_artifact(
     files.append(_file("schedule/tables.bin", "schedule", None, 0, list(_tables(geometry, steps))))
     if activations is not None:
         files.append(_file("calibration/scales.bin", "calibration", None, 0, list(_calibration(activations))))
+    files += [_opaque(name, path, size) for name, (path, size) in (opaque or {}).items()]
     return ArtifactPlan(geometry, tuple(files))
+
+
+def _opaque(name: str, path: str, size: int) -> FilePlan:
+    """A file as it is, without padding, so that other tools can read it."""
+    tensor = TensorPlan(name, Role.OPAQUE, "decoder", (size,), (size,), dtype="uint8")
+    return FilePlan(path, "decoder", None, 0, (tensor,), Region(path, size, (Placement(name, 0, size),)))
 
 
 def _file(

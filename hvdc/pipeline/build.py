@@ -6,7 +6,7 @@ import hashlib
 import math
 import platform
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from hvdc.artifact.manifest import (
     model_sha256,
 )
 from hvdc.artifact.reader import open_artifact
+from hvdc.errors import HvdcError
 from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
 from hvdc.pipeline.prepare import Prepared, Request, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
@@ -119,14 +120,18 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
     )
     pending = [f for f in prepared.plan.files if f.path not in workspace.done]
     pending.sort(key=lambda f: f.kind != "schedule")  # the tables are one long piece of work: they begin first
-    buffers = Buffers(max(f.region.bytes for f in prepared.plan.files))
+    buffers = Buffers(max(f.region.bytes for f in prepared.plan.files if f.kind != "decoder"))
+    given = {} if prepared.request.decoder is None else prepared.request.decoder.files
     computing = threading.Semaphore(prepared.request.jobs)
     progress.start("compiling", _read_bytes(prepared, pending), len(pending))
 
     def one(file: FilePlan) -> Done:
         with computing:
-            data, sources = maker.make(file, buffers.mine(), progress.advance)
-        done = workspace.write(file.path, data.data, sources, _left_out_energy(checkpoint, file))
+            if file.kind == "decoder":
+                done = _copied(file, given, workspace)
+            else:
+                data, sources = maker.make(file, buffers.mine(), progress.advance)
+                done = workspace.write(file.path, data.data, sources, _left_out_energy(checkpoint, file))
         progress.item_done(file.path)
         return done
 
@@ -142,6 +147,22 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
         progress.finish()
     done = workspace.done | fresh
     return [done[file.path] for file in prepared.plan.files]
+
+
+def _copied(file: FilePlan, given: Mapping[str, Path], workspace: Workspace) -> Done:
+    """A file of the decoder, as it lies in the cache. Raises HvdcError where it is not what was planned."""
+    (tensor,) = file.tensors
+    path = given[tensor.name]
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise HvdcError("a cached file of the decoder cannot be read", where=str(path), found=str(error)) from error
+    if len(data) != file.region.bytes:
+        raise HvdcError(
+            "a cached file of the decoder changed while it was compiled in", where=str(path),
+            expected=f"{file.region.bytes:,} bytes", found=f"{len(data):,}", fix="run the command again",
+        )  # fmt: skip
+    return workspace.write(file.path, memoryview(data), {}, {})
 
 
 def _left_out_energy(checkpoint: Checkpoint, file: FilePlan) -> dict[str, float]:
@@ -256,6 +277,7 @@ def make_manifest(prepared: Prepared, done: list[Done], tensors_sha256: str) -> 
         parameters=parameters(g),
         totals=prepared.plan.totals(),
         calibration=activations.entry(prepared.video) if activations is not None else None,
+        decoder=prepared.request.decoder.entry if prepared.request.decoder is not None else None,
         model_sha256=model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
         files=files,
     )

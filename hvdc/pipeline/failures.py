@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from exporters.errors import CheckpointError
+from exporters.qnn.errors import QnnError
 from hvdc.errors import Exit, HvdcError
 from layouts.regions import RegionTooLargeError
+from quant.decoder.errors import DecoderQuantError
 
 __all__ = ["CheckpointError", "RegionTooLargeError", "describe_failure"]
 
@@ -16,6 +18,11 @@ def describe_failure(error: BaseException) -> tuple[Exit, dict[str, str]]:
     if isinstance(error, CheckpointError):
         fields = {f: getattr(error, f) for f in ("what", "where", "expected", "found", "fix")}
         return Exit.BAD_CHECKPOINT, {name: value for name, value in fields.items() if value}
+    if isinstance(error, QnnError):
+        return Exit.FAILURE, {name: value for name, value in error.fields().items() if value}
+    if isinstance(error, DecoderQuantError):
+        fields = {"what": error.what, "where": error.where, "fix": error.fix}
+        return Exit.FAILURE, {name: value for name, value in fields.items() if value}
     if isinstance(error, RegionTooLargeError):
         return Exit.BAD_CHECKPOINT, {
             "what": f"the region {error.region} is too large for the target",

@@ -28,6 +28,7 @@ from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.artifact_plan import EXPERTS, ArtifactPlan, Role, plan_artifact
+from hvdc.pipeline.decoder_parts import DecoderParts
 from hvdc.pipeline.workspace import check_output, partial_path
 from hvdc.targets import TargetDescription, load_target
 from quant.weights import SMALLEST_SCALE
@@ -57,6 +58,8 @@ class Request:
     force: bool = False
     activations: ActivationScales | None = None
     """What calibration found; None leaves the artifact uncalibrated."""
+    decoder: DecoderParts | None = None
+    """The VAE's decoder; None leaves the artifact without one."""
 
     def inputs(self) -> list[Path]:
         """The files of checkpoint and adapter; not what hvdc itself writes there, as in `compile . -o out.hvdc`."""
@@ -149,11 +152,13 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     if request.activations is not None:
         run_by: list[Expert] = ["detail" if step.expert == "detail" else "semantic" for step in steps]
         request.activations.check(run_by, geometry.layers, EXPERTS[: len(geometry.experts)])
-    plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value, request.activations)
+    opaque = request.decoder.sizes() if request.decoder is not None else None
+    plan = plan_artifact(geometry, len(steps), target.region_cap_bytes.value, request.activations, opaque)
     _check_all_used(plan, checkpoint)
+    largest = max(f.region.bytes for f in plan.files if f.kind != "decoder")
     needs = Needs(
         disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
-        memory_bytes=BASE_MEMORY_BYTES + (request.jobs + 1) * max(f.region.bytes for f in plan.files),
+        memory_bytes=BASE_MEMORY_BYTES + (request.jobs + 1) * largest,
     )
     if request.output is not None:
         _check_disk(request.output, needs)
@@ -303,6 +308,7 @@ def fingerprint(prepared: Prepared) -> str:
         "config": prepared.config.model_dump(mode="json"),
         "plan": [[f.path, f.region.bytes, len(f.tensors)] for f in prepared.plan.files],
         "activations": activations.sha256() if activations is not None else None,
+        "decoder": prepared.request.decoder.sha256() if prepared.request.decoder is not None else None,
         "versions": [__version__, np.__version__],
     }
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()

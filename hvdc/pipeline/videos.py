@@ -70,7 +70,7 @@ class VideoFolder:
     """A folder that clips are added to one at a time: `export_videos` says how, and what is raised."""
 
     def __init__(self, folder: Path, fps: int = 16) -> None:
-        self._av = _library()
+        _library()
         if fps < 1:
             raise ValueError(f"{fps} frames a second")
         _require_empty(folder)
@@ -84,7 +84,7 @@ class VideoFolder:
         name, as_given = video_name(prompt, index)
         if name in self._mapping:
             raise UsageError("two clips have the same prompt and index", found=f"{prompt!r}, {index}")
-        _replace(self._folder / name, _mp4(self._av, _pixels(frames, name), self._fps))
+        _replace(self._folder / name, mp4_bytes(pixels_of(frames, name), self._fps))
         self._mapping[name] = prompt
         if not as_given:
             self._renamed.append(name)
@@ -162,7 +162,7 @@ def _library() -> Any:
     return av
 
 
-def _pixels(frames: Float32Array, name: str) -> npt.NDArray[np.uint8]:
+def pixels_of(frames: Float32Array, name: str) -> npt.NDArray[np.uint8]:
     """uint8 ``[T, H, W, 3]``, rounded to nearest."""
     if frames.dtype != np.float32 or frames.ndim != 4 or frames.shape[3] != 3 or 0 in frames.shape:
         raise ValueError(f"a clip is float32 [T, H, W, 3], not {frames.dtype} {list(frames.shape)}")
@@ -176,8 +176,9 @@ def _pixels(frames: Float32Array, name: str) -> npt.NDArray[np.uint8]:
     return pixels
 
 
-def _mp4(av: Any, pixels: npt.NDArray[np.uint8], fps: int) -> bytes:
-    """The file's bytes."""
+def mp4_bytes(pixels: npt.NDArray[np.uint8], fps: int) -> bytes:
+    """A file of uint8 ``[T, H, W, 3]``. Raises HvdcError without PyAV, or without its H.264 encoder."""
+    av = _library()
     colour = importlib.import_module("av.video.reformatter")
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:

@@ -11,6 +11,7 @@ from hvdc.artifact import records
 from hvdc.artifact.codes import Code
 from hvdc.artifact.format_doc import filled, marks, part_names
 from hvdc.artifact.generate import ROOT
+from hvdc.artifact.record import Record
 from layouts.grid import TileGrid
 from layouts.order import HMX_INT8_K4, TILE_ORDERS, TileOrder
 
@@ -26,7 +27,7 @@ def test_every_generated_part_is_in_the_document_and_fresh() -> None:
 
 
 @pytest.mark.parametrize("record", records.RECORDS, ids=lambda record: record.name)
-def test_a_table_has_the_fields_of_the_c_struct(record: records.Record) -> None:
+def test_a_table_has_the_fields_of_the_c_struct(record: Record) -> None:
     header = (INCLUDE / "records.h").read_text("utf-8")
     struct = re.search(rf"typedef struct {record.name} {{(.*?)}} {record.name};", header, re.DOTALL)
     assert struct is not None

@@ -22,7 +22,7 @@ from tests.artifacts import Spec, make
 from tests.index_edit import IndexEdit
 from tests.malformed.make import CORPUS
 
-INDEX = (CORPUS / "base-calibrated" / INDEX_NAME).read_bytes()
+INDEX = (CORPUS / "base-decoder" / INDEX_NAME).read_bytes()
 
 
 def refused(data: bytes) -> bool:
@@ -36,8 +36,14 @@ def refused(data: bytes) -> bool:
 
 @pytest.mark.parametrize(
     "spec",
-    [Spec(), Spec(layers=1, rank=0, width=48, heads=2), Spec(calibrated=True)],
-    ids=["two experts", "one expert", "calibrated"],
+    [
+        Spec(),
+        Spec(layers=1, rank=0, width=48, heads=2),
+        Spec(calibrated=True),
+        Spec(decoder="onnx"),
+        Spec(calibrated=True, decoder="qnn"),
+    ],
+    ids=["two experts", "one expert", "calibrated", "decoder", "compiled decoder"],
 )
 def test_an_index_is_a_pure_function_of_its_manifest(spec: Spec) -> None:
     manifest, _ = make(spec)
@@ -52,7 +58,7 @@ def test_an_index_is_a_pure_function_of_its_manifest(spec: Spec) -> None:
 
 
 def test_a_manifest_is_written_as_it_is_read() -> None:
-    text = make(Spec(calibrated=True))[0].to_json()
+    text = make(Spec(calibrated=True, decoder="aihub"))[0].to_json()
     assert parse_manifest(text, "manifest").to_json() == text
 
 
@@ -78,7 +84,7 @@ def test_no_damage_crashes_the_parser(at: int, value: bytes) -> None:
         refused(seal(bytes(data)))
 
 
-TREE = json.loads(make(Spec(layers=1, rank=2, linears=1, calibrated=True))[0].to_json())
+TREE = json.loads(make(Spec(layers=1, rank=2, linears=1, calibrated=True, decoder="qnn"))[0].to_json())
 VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -86,6 +92,7 @@ VALUES = st.one_of(
     st.sampled_from(
         ["", "semantic", "detail", "int8", "row-major", "region", "../x", "schedule.head", "mse", "\u0000", "é"]
     ),
+    st.sampled_from(["later", "qnn", "uint16", "next_cache.mid", "decoder.encodings.json"]),
     st.sampled_from([[], {}, [1, 1, 1], [1], [[]]]),
 )
 

@@ -1,5 +1,5 @@
-/* accessors GOOD BAD EXTRA UNCALIBRATED: what the public header promises about questions that have no answer, and about
- * failed openings. */
+/* accessors GOOD BAD EXTRA PLAIN DAMAGED: what the public header promises about questions that have no answer, and
+ * about failed openings. PLAIN has neither calibration nor decoder; of DAMAGED the last graph's binary is another. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ int main(int argc, char **argv) {
     hvdc_error error;
     hvdc_span region, pair, span;
     char name[HVDC_TEXT_LIMIT + 100];
-    CHECK(argc == 5);
+    CHECK(argc == 6);
 
     /* A failed opening tells why, sets NULL, and gives every descriptor and byte back (LeakSanitizer watches). */
     int before = next_descriptor();
@@ -78,6 +78,37 @@ int main(int argc, char **argv) {
     CHECK(hvdc_artifact_open(argv[4], &b, NULL) == HVDC_E_OK && hvdc_artifact_calibration(b) == NULL);
     CHECK(hvdc_artifact_gemm_input_count(b) == 0 && hvdc_artifact_find_gemm_input(b, "attn1.input") == HVDC_NONE);
     CHECK(hvdc_artifact_activation_scales(b, 0, 0) == NULL && hvdc_artifact_activation_scale(b, 0, 0, 0) == 0);
+    CHECK(hvdc_artifact_decoder(b) == NULL && hvdc_artifact_decoder_graph(b, 0) == NULL);
+    CHECK(hvdc_artifact_decoder_port(b, 0) == NULL && hvdc_artifact_find_decoder_graph(b, "decoder") == HVDC_NONE);
+    CHECK(hvdc_artifact_opaque(b, 0, &span, &error) == HVDC_E_MISSING_FILE && error.code == HVDC_E_MISSING_FILE);
+    CHECK(span.data == NULL && span.bytes == 0);
+    hvdc_artifact_close(b);
+
+    /* The decoder: graphs by name, their ports one behind the other, its files whole and as they are. */
+    const hvdc_decoder *d = hvdc_artifact_decoder(a);
+    CHECK(d != NULL && d->graphs == 4 && d->backend == HVDC_DECODER_BACKEND_QNN);
+    CHECK(hvdc_artifact_decoder_graph(a, d->graphs) == NULL && hvdc_artifact_decoder_graph(a, HVDC_NONE) == NULL);
+    CHECK(hvdc_artifact_decoder_port(a, d->ports) == NULL && hvdc_artifact_decoder_port(a, HVDC_NONE) == NULL);
+    CHECK(hvdc_artifact_find_decoder_graph(a, "") == HVDC_NONE);
+    uint32_t last = hvdc_artifact_find_decoder_graph(a, "decoder_later-up");
+    CHECK(last == d->graphs - 1u);
+    const hvdc_decoder_graph *graph = hvdc_artifact_decoder_graph(a, last);
+    const hvdc_decoder_port *cache = hvdc_artifact_decoder_port(a, graph->first_port + 1u);
+    CHECK(graph->variant == HVDC_DECODER_VARIANT_LATER);
+    CHECK(graph->first_port + graph->inputs + graph->outputs == d->ports);
+    CHECK(strcmp(hvdc_artifact_text(a, cache->name), "cache.up") == 0 && cache->dtype == HVDC_PORT_DTYPE_UINT16);
+    CHECK(hvdc_artifact_opaque(a, graph->binary, &span, &error) == HVDC_E_OK && error.code == HVDC_E_OK);
+    CHECK(span.bytes == 129 && span.offset == 0 && span.data[128] == 0x80);
+    CHECK(strcmp(span.path, "decoder/last.bin") == 0);
+    CHECK(hvdc_artifact_opaque(a, graph->model, &span, NULL) == HVDC_E_OK && span.bytes == 70);
+    CHECK(hvdc_artifact_opaque(a, 0, &span, NULL) == HVDC_E_MISSING_FILE);
+    CHECK(hvdc_artifact_opaque(a, HVDC_NONE, &span, NULL) == HVDC_E_MISSING_FILE);
+
+    /* A binary that is another one is not handed out; the others are. */
+    CHECK(hvdc_artifact_open(argv[5], &b, NULL) == HVDC_E_OK);
+    CHECK(hvdc_artifact_opaque(b, graph->binary, &span, &error) == HVDC_E_DATA_HASH && span.data == NULL);
+    CHECK(strcmp(error.file, "decoder/last.bin") == 0);
+    CHECK(hvdc_artifact_opaque(b, graph->model, &span, NULL) == HVDC_E_OK);
     hvdc_artifact_close(b);
 
     CHECK(hvdc_artifact_find(a, "") == HVDC_NONE && hvdc_artifact_find(a, "~") == HVDC_NONE);

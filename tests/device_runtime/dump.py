@@ -9,7 +9,8 @@ import numpy as np
 
 from hvdc.artifact import records
 from hvdc.artifact.reader import Artifact
-from hvdc.artifact.records import NONE, FileKind, Record, TensorKind
+from hvdc.artifact.record import Field, Record
+from hvdc.artifact.records import NONE, FileKind, TensorKind
 
 
 def dump(artifact: Artifact, deep: bool) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def dump(artifact: Artifact, deep: bool) -> dict[str, Any]:
         "ffn_pairs": [_pair(artifact, block) for block in blocks],
         "adapters": [_block_file(artifact, FileKind.ADAPTER, block) for block in blocks],
         "calibration": _calibration(artifact),
+        "decoder": _decoder(artifact),
         "steps": [_step(artifact, step) for step in range(len(index.steps))],
     }
 
@@ -33,7 +35,7 @@ def _record(record: Record, row: Any) -> dict[str, Any]:
     return {field.name: _field(field, row[field.name]) for field in record.fields}
 
 
-def _field(field: records.Field, value: Any) -> Any:
+def _field(field: Field, value: Any) -> Any:
     array = np.asarray(value, field.dtype).reshape(-1)
     if field.type == "u8":
         return array.tobytes().hex()
@@ -91,6 +93,27 @@ def _calibration(artifact: Artifact) -> dict[str, Any] | None:
     ]
     scales = [_bits(row) for row in table.reshape(-1, len(inputs))]
     return _record(records.CALIBRATION, index.calibration) | {"gemm_inputs": inputs, "scales": scales}
+
+
+def _decoder(artifact: Artifact) -> dict[str, Any] | None:
+    index = artifact.index
+    if index.decoder is None:
+        return None
+
+    def text(reference: int) -> str | None:
+        return None if reference == NONE else index.text(reference)
+
+    graphs = [
+        _record(records.DECODER_GRAPH, row)
+        | {
+            "name_text": text(int(row["name"])),
+            "name_in_binary_text": text(int(row["name_in_binary"])),
+            "found": i,
+        }
+        for i, row in enumerate(index.graphs)
+    ]
+    ports = [_record(records.DECODER_PORT, row) | {"name_text": text(int(row["name"]))} for row in index.ports]
+    return _record(records.DECODER, index.decoder) | {"graph_records": graphs, "port_records": ports}
 
 
 def _step(artifact: Artifact, step: int) -> dict[str, Any]:

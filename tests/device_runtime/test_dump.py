@@ -18,6 +18,8 @@ SPECS = {
     "two-blocks": Spec(),
     "calibrated": Spec(calibrated=True),
     "calibrated-one-expert": Spec(layers=1, rank=0, linears=1, calibrated=True),
+    "decoder": Spec(layers=1, decoder="onnx"),
+    "decoder-compiled": Spec(layers=1, calibrated=True, decoder="qnn"),
     "one-expert": Spec(layers=1, rank=0, seed=1),
     "ragged": Spec(layers=3, width=36, heads=2, ffn_width=70, rank=5, linears=3, seed=2),
 }

@@ -112,11 +112,13 @@ def test_headers_stand_alone(compiler: str, language: list[str], header: str, tm
 def test_accessors_answer_impossible_questions(programs: dict[str, Path], tmp_path: Path) -> None:
     library = programs["hvdc_dump"].parent / "libhvdc_core.a"
     binary = program(HERE / "accessors.c", tmp_path / "accessors", str(library))
-    good = make_artifact(tmp_path / "good.hvdc", BASES["base-calibrated"])
+    good = make_artifact(tmp_path / "good.hvdc", BASES["base-decoder"])
     bad, uncalibrated = make_artifact(tmp_path / "bad.hvdc", BASE), make_artifact(tmp_path / "uncalibrated.hvdc", BASE)
     extra = make_artifact(tmp_path / "extra.hvdc", BASE)
     (bad / REGION).write_bytes(bytes(4096))
     (extra / "regions" / "extra").mkdir()
-    command = [str(binary), *map(str, (good, bad, extra, uncalibrated))]
+    damaged = make_artifact(tmp_path / "damaged.hvdc", BASES["base-decoder"])
+    (damaged / "decoder" / "last.bin").write_bytes(bytes((damaged / "decoder" / "last.bin").stat().st_size))
+    command = [str(binary), *map(str, (good, bad, extra, uncalibrated, damaged))]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

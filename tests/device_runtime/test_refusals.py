@@ -23,7 +23,7 @@ from tests.index_edit import with_fields
 from tests.malformed.make import CORPUS, assemble
 from tests.malformed.registry import BASE, SCHEDULE
 
-INDEX = (CORPUS / "base-calibrated" / INDEX_NAME).read_bytes()
+INDEX = (CORPUS / "base-decoder" / INDEX_NAME).read_bytes()
 ROWS = json.loads((CORPUS / "cases.json").read_text("utf-8"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -13,8 +12,8 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.records import NONE, CalibrationMode, FileKind
 from layouts.order import HMX_INT8_K4
 from tests.artifacts import SITE
-from tests.index_edit import IndexEdit, appended
-from tests.malformed.registry import NEWER, both, put, setter
+from tests.index_edit import appended
+from tests.malformed.registry import NEWER, both, put, replaced, setter, without
 from tests.malformed.registry import index_case as any_index_case
 from tests.malformed.registry import manifest_case as any_manifest_case
 from tests.malformed.registry import tensor_case as any_tensor_case
@@ -31,18 +30,12 @@ index_case(Code.OK, "sound-calibrated", lambda e: None)
 
 # Sections, the feature bit and the file belong together.
 
-
-def without(*names: str) -> Callable[[IndexEdit], object]:
-    """The index without some of its sections or the feature bit."""
-    return lambda e: [setattr(e, name, 0 if name == "features" else None) for name in names]
-
-
 index_case(Code.INDEX_SECTION, "calibration-without-its-feature", without("features"))
 index_case(Code.INDEX_SECTION, "calibration-section-missing", without("calibration"))
 index_case(Code.INDEX_SECTION, "gemm-inputs-missing", without("inputs"))
 index_case(Code.INDEX_FILE_RECORD, "calibration-file-of-1.0", without("features", "calibration", "inputs"))
 any_index_case(Code.INDEX_SECTION, "calibration-feature-without-sections", lambda e: setattr(e, "features", 1))
-index_case(Code.INDEX_FEATURE, "calibration-and-an-unknown-feature", lambda e: setattr(e, "features", 3))
+index_case(Code.INDEX_FEATURE, "calibration-and-an-unknown-feature", lambda e: setattr(e, "features", 5))
 index_case(Code.INDEX_FILE_RECORD, "calibration-file-missing", both(
     setter("files", "kind", -1, int(FileKind.SCHEDULE)),
     lambda e: e.tensors["kind"].__setitem__(slice(e.id(TABLE), None), 7),
@@ -158,12 +151,6 @@ tensor_case(Code.OK, "scale-of-a-step", TABLE, lambda part, t: put(part, 4 * 6, 
 tensor_case(Code.OK, "smallest-scale", TABLE, lambda part, t: put(part, 4 * 6, f32(2.0**-126).tobytes()))
 
 # The manifest's entry.
-
-
-def replaced(old: str, new: str) -> Callable[[bytes], bytes]:
-    """A change of the manifest's text."""
-    return lambda text: text.replace(old.encode(), new.encode())
-
 
 manifest_case(Code.MANIFEST_SCHEMA, "calibration-in-version-1.0", replaced('"minor": 1', '"minor": 0'))
 manifest_case(Code.MANIFEST_SCHEMA, "calibration-mode-unknown", replaced('"mode": "percentile"', '"mode": "magic"'))

@@ -14,7 +14,11 @@ from tests.artifacts import Spec, edit_tensor, read_manifest
 from tests.index_edit import IndexEdit, edited, with_fields
 
 BASE = Spec(layers=1, width=32, ffn_width=40, rank=16, linears=1)
-BASES = {"base": BASE, "base-calibrated": replace(BASE, calibrated=True)}
+BASES = {
+    "base": BASE,
+    "base-calibrated": replace(BASE, calibrated=True),
+    "base-decoder": replace(BASE, calibrated=True, decoder="qnn"),
+}
 """Folder of the corpus -> the artifact in it."""
 
 REGION, ADAPTER, SCHEDULE = "regions/block-000.bin", "adapters/detail-000.bin", "schedule/tables.bin"
@@ -75,13 +79,13 @@ def index_case(
     CASES.append(Case(name, code, damage, only_python, base))
 
 
-def raw_case(code: Code, name: str, change: Callable[[bytes], bytes]) -> None:
+def raw_case(code: Code, name: str, change: Callable[[bytes], bytes], base: str = "base") -> None:
     """Register a case that changes the bytes of the index."""
 
     def damage(root: Path) -> None:
         (root / INDEX_NAME).write_bytes(change((root / INDEX_NAME).read_bytes()))
 
-    CASES.append(Case(name, code, damage))
+    CASES.append(Case(name, code, damage, base=base))
 
 
 def tensor_case(
@@ -140,3 +144,13 @@ def header(**fields: int) -> Callable[[bytes], bytes]:
 def both(*changes: Callable[[IndexEdit], object]) -> Callable[[IndexEdit], object]:
     """Several changes of one index."""
     return lambda edit: [change(edit) for change in changes]
+
+
+def without(*names: str) -> Callable[[IndexEdit], object]:
+    """The index without some of its sections or the feature bits."""
+    return lambda edit: [setattr(edit, name, 0 if name == "features" else None) for name in names]
+
+
+def replaced(old: str, new: str, count: int = -1) -> Callable[[bytes], bytes]:
+    """A change of the manifest's text, in the first ``count`` places."""
+    return lambda text: text.replace(old.encode(), new.encode(), count)

@@ -27,7 +27,7 @@ def test_the_phone_of_the_paper() -> None:
     assert target.hexagon_arch == "v79"
     assert target.region_cap_bytes.value == 511 * 2**20
     assert target.mapping_budget_bytes.value == 3200 * 2**20
-    assert target.graph_limit_bytes.value == 2 * 2**30
+    assert target.graph_limit_bytes.value == 3_670_016 * 2**10
     assert target.vtcm_bytes.value == 8 * 2**20
 
 

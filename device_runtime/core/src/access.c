@@ -132,3 +132,17 @@ float hvdc_artifact_activation_scale(const hvdc_artifact *artifact, uint32_t ste
     const float *scales = hvdc_artifact_activation_scales(artifact, step, block);
     return scales != NULL && input < artifact->index.inputs.count ? scales[input] : 0.0f;
 }
+
+const hvdc_decoder *hvdc_artifact_decoder(const hvdc_artifact *artifact) { return artifact->index.decoder; }
+
+const hvdc_decoder_graph *hvdc_artifact_decoder_graph(const hvdc_artifact *artifact, uint32_t graph) {
+    return hvdc_index_graph(&artifact->index, graph);
+}
+
+const hvdc_decoder_port *hvdc_artifact_decoder_port(const hvdc_artifact *artifact, uint32_t port) {
+    return hvdc_index_port(&artifact->index, port);
+}
+
+uint32_t hvdc_artifact_find_decoder_graph(const hvdc_artifact *artifact, const char *name) {
+    return hvdc_index_find_graph(&artifact->index, name);
+}

@@ -56,6 +56,20 @@ static bool is_calibrated(const hvdc_header *header) {
     return (header->required_features & HVDC_FEATURE_CALIBRATION) != 0;
 }
 
+static bool has_decoder(const hvdc_header *header) { return (header->required_features & HVDC_FEATURE_DECODER) != 0; }
+
+/* Sections that came with a feature are there exactly if its bit is set; all others are always there. */
+static bool is_due(const hvdc_header *header, uint32_t kind) {
+    switch (kind) {
+        case HVDC_SECTION_CALIBRATION:
+        case HVDC_SECTION_GEMM_INPUTS: return is_calibrated(header);
+        case HVDC_SECTION_DECODER:
+        case HVDC_SECTION_DECODER_GRAPHS:
+        case HVDC_SECTION_DECODER_PORTS: return has_decoder(header);
+        default: return true;
+    }
+}
+
 static enum hvdc_code parse_sections(const uint8_t *data, uint64_t bytes, sections *found, hvdc_error *error) {
     const hvdc_header *header = (const void *)data;
     uint32_t count = header->section_count, stride = header->section_record_bytes;
@@ -91,8 +105,7 @@ static enum hvdc_code parse_sections(const uint8_t *data, uint64_t bytes, sectio
     if (end != bytes)
         REFUSE(INDEX_SECTION, "end of the last section: expected %" PRIu64 ", found %" PRIu64, bytes, end);
     for (uint32_t kind = 1; kind <= HVDC_SECTION_KINDS; kind++) {
-        bool is_new = kind == HVDC_SECTION_CALIBRATION || kind == HVDC_SECTION_GEMM_INPUTS;
-        bool due = !is_new || is_calibrated(header);
+        bool due = is_due(header, kind);
         if (found->present[kind] != due)
             REFUSE(INDEX_SECTION, "the section of kind %" PRIu32 " is %s", kind, due ? "missing" : "not expected");
     }
@@ -119,7 +132,7 @@ static enum hvdc_code parse_table(const uint8_t *data, const hvdc_section *s, si
 
 enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index *index, hvdc_error *error) {
     sections found;
-    hvdc_table geometry = {0}, calibration = {0};
+    hvdc_table geometry = {0}, calibration = {0}, decoder = {0};
     memset(&found, 0, sizeof found);
     memset(index, 0, sizeof *index);
     enum hvdc_code code = parse_header(data, bytes, index, error);
@@ -136,6 +149,9 @@ enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index 
         {HVDC_SECTION_STEPS, sizeof(hvdc_step), &index->steps},
         {HVDC_SECTION_CALIBRATION, sizeof(hvdc_calibration), &calibration},
         {HVDC_SECTION_GEMM_INPUTS, sizeof(hvdc_gemm_input), &index->inputs},
+        {HVDC_SECTION_DECODER, sizeof(hvdc_decoder), &decoder},
+        {HVDC_SECTION_DECODER_GRAPHS, sizeof(hvdc_decoder_graph), &index->graphs},
+        {HVDC_SECTION_DECODER_PORTS, sizeof(hvdc_decoder_port), &index->ports},
     };
     for (size_t i = 0; code == HVDC_E_OK && i < sizeof tables / sizeof tables[0]; i++)
         if (found.present[tables[i].kind])
@@ -146,9 +162,13 @@ enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index 
     if (code == HVDC_E_OK && is_calibrated(index->header) && calibration.count != 1)
         code = hvdc_refuse(error, HVDC_E_INDEX_CALIBRATION, HVDC_INDEX_NAME,
                            "expected 1 calibration, found %" PRIu32, calibration.count);
+    if (code == HVDC_E_OK && has_decoder(index->header) && decoder.count != 1)
+        code = hvdc_refuse(error, HVDC_E_INDEX_DECODER, HVDC_INDEX_NAME, "expected 1 decoder, found %" PRIu32,
+                           decoder.count);
     if (code == HVDC_E_OK) {
         index->geometry = (const void *)geometry.at;
         index->calibration = (const void *)calibration.at;
+        index->decoder = (const void *)decoder.at;
         index->by_name = calloc((size_t)index->tensors.count + 1u, sizeof(uint32_t) + 1u);
         if (index->by_name == NULL)
             return hvdc_refuse(error, HVDC_E_IO, HVDC_INDEX_NAME, "no memory for %" PRIu32 " names",
@@ -179,6 +199,18 @@ const hvdc_step *hvdc_index_step(const hvdc_index *index, uint32_t step) { retur
 
 const hvdc_gemm_input *hvdc_index_input(const hvdc_index *index, uint32_t input) {
     return record(&index->inputs, input);
+}
+
+const hvdc_decoder_graph *hvdc_index_graph(const hvdc_index *index, uint32_t graph) {
+    return record(&index->graphs, graph);
+}
+
+const hvdc_decoder_port *hvdc_index_port(const hvdc_index *index, uint32_t port) { return record(&index->ports, port); }
+
+uint32_t hvdc_index_find_graph(const hvdc_index *index, const char *name) {
+    for (uint32_t i = 0; i < index->graphs.count; i++)
+        if (strcmp(index->strings + hvdc_index_graph(index, i)->name, name) == 0) return i;
+    return HVDC_NONE;
 }
 
 uint32_t hvdc_index_find_input(const hvdc_index *index, const char *name) {

@@ -15,7 +15,8 @@ typedef struct hvdc_index {
     const hvdc_header *header;
     const hvdc_geometry *geometry;
     const hvdc_calibration *calibration; /* NULL: uncalibrated */
-    hvdc_table files, tensors, steps, inputs;
+    const hvdc_decoder *decoder;         /* NULL: none */
+    hvdc_table files, tensors, steps, inputs, graphs, ports;
     const char *strings; /* ends with a zero byte */
     uint32_t string_bytes;
     uint32_t *by_name;    /* tensor ids in the order of their names; owns the only allocation */
@@ -33,10 +34,13 @@ const hvdc_tensor *hvdc_index_tensor(const hvdc_index *index, uint32_t tensor);
 const hvdc_step *hvdc_index_step(const hvdc_index *index, uint32_t step);
 
 const hvdc_gemm_input *hvdc_index_input(const hvdc_index *index, uint32_t input);
+const hvdc_decoder_graph *hvdc_index_graph(const hvdc_index *index, uint32_t graph);
+const hvdc_decoder_port *hvdc_index_port(const hvdc_index *index, uint32_t port);
 
-/* Tensor id, GEMM input, or HVDC_NONE. */
+/* Tensor id, GEMM input, graph of the decoder, or HVDC_NONE. */
 uint32_t hvdc_index_find(const hvdc_index *index, const char *name);
 uint32_t hvdc_index_find_input(const hvdc_index *index, const char *name);
+uint32_t hvdc_index_find_graph(const hvdc_index *index, const char *name);
 
 /* SHA-256 of index.bin with the checksum field zero: what that field has to hold. */
 void hvdc_index_checksum(const uint8_t *data, uint64_t bytes, uint8_t digest[32]);
@@ -44,8 +48,9 @@ void hvdc_index_checksum(const uint8_t *data, uint64_t bytes, uint8_t digest[32]
 /* The checks of the records (index_check.c), once the tables are known. Fills is_scale, by_name, adaln and head. */
 enum hvdc_code hvdc_index_check(hvdc_index *index, hvdc_error *error);
 
-/* The last of them (index_calibration.c): nothing to check without calibration. */
+/* The last of them (index_calibration.c, index_decoder.c): nothing to check without calibration, without a decoder. */
 enum hvdc_code hvdc_index_check_calibration(const hvdc_index *index, hvdc_error *error);
+enum hvdc_code hvdc_index_check_decoder(const hvdc_index *index, hvdc_error *error);
 
 /* The string at a reference, and its length, at most HVDC_TEXT_LIMIT + 1; NULL if no string starts there. */
 const char *hvdc_index_text_at(const hvdc_index *index, uint32_t reference, size_t *length);

@@ -85,6 +85,11 @@ typedef struct file_counts {
     uint32_t regions, calibrations;
 } file_counts;
 
+/* What the size of a file is a multiple of. An opaque one ends with its last byte: others read it as it is. */
+static uint64_t granule_of(const hvdc_file *f) {
+    return f->kind == HVDC_FILE_KIND_DECODER ? 1u : HVDC_REGION_GRANULE_BYTES;
+}
+
 static enum hvdc_code check_file(const hvdc_index *index, uint32_t i, uint32_t first, file_counts *counts,
                                  hvdc_error *error) {
     const hvdc_file *f = hvdc_index_file(index, i);
@@ -102,15 +107,18 @@ static enum hvdc_code check_file(const hvdc_index *index, uint32_t i, uint32_t f
     } else if (f->kind == HVDC_FILE_KIND_CALIBRATION) { /* unknown without the feature bit, as to version 1.0 */
         in_model = in_model && index->calibration != NULL;
         counts->calibrations++;
+    } else if (f->kind == HVDC_FILE_KIND_DECODER) { /* as unknown without its bit */
+        in_model = in_model && index->decoder != NULL;
     }
     if (!HVDC_FILE_KIND_KNOWN(f->kind) || !in_model)
         REFUSE(INDEX_FILE_RECORD, "file %" PRIu32 ": kind %" PRIu32 " with %" PRIu32 " blocks from %" PRIu32, i,
                f->kind, f->block_count, f->first_block);
-    if (f->first_tensor != first || f->tensor_count < 1u || f->tensor_count > index->tensors.count - first)
+    if (f->first_tensor != first || f->tensor_count < 1u || f->tensor_count > index->tensors.count - first ||
+        (f->kind == HVDC_FILE_KIND_DECODER && f->tensor_count != 1u))
         REFUSE(INDEX_FILE_RECORD,
                "file %" PRIu32 ": expected tensors from %" PRIu32 ", found %" PRIu32 " from %" PRIu32, i, first,
                f->tensor_count, f->first_tensor);
-    if (f->bytes == 0 || f->bytes % HVDC_REGION_GRANULE_BYTES != 0 || f->bytes > INT64_MAX)
+    if (f->bytes == 0 || f->bytes % granule_of(f) != 0 || f->bytes > INT64_MAX)
         REFUSE(INDEX_FILE_RECORD, "file %" PRIu32 ": %" PRIu64 " bytes", i, f->bytes);
     if ((f->kind == HVDC_FILE_KIND_REGION || f->kind == HVDC_FILE_KIND_ADAPTER) &&
         f->bytes > index->geometry->region_cap_bytes)
@@ -155,6 +163,11 @@ static bool is_shape_good(const hvdc_tensor *t) {
            t->padded[1] == hvdc_align_up(t->shape[1], HVDC_TILE_ORDER_ROWS(t->tile_order));
 }
 
+/* Bytes and no more: one dimension, neither tiled nor padded. */
+static bool is_plain(const hvdc_tensor *t) {
+    return t->dims == 1u && t->tile_order == HVDC_TILE_ROW_MAJOR_ID && t->shape[0] == t->padded[0];
+}
+
 static enum hvdc_code check_tensor_record(const hvdc_index *index, uint32_t i, uint32_t file, hvdc_error *error) {
     const hvdc_file *f = hvdc_index_file(index, file);
     const hvdc_tensor *t = hvdc_index_tensor(index, i);
@@ -162,13 +175,18 @@ static enum hvdc_code check_tensor_record(const hvdc_index *index, uint32_t i, u
         REFUSE(INDEX_TENSOR_RECORD,
                "tensor %" PRIu32 ": file %" PRIu32 ", kind %" PRIu32 ", expert %" PRIu32 " in file %" PRIu32, i,
                t->file, t->kind, t->expert, file);
+    bool opaque = f->kind == HVDC_FILE_KIND_DECODER;
+    if (opaque && (t->expert != HVDC_EXPERT_SHARED || t->linear != HVDC_NONE))
+        REFUSE(INDEX_TENSOR_RECORD, "tensor %" PRIu32 ": expert %" PRIu32 " or a linear, but opaque", i, t->expert);
     bool in_file = f->block_count == 0 ? t->block == HVDC_NONE
                                        : t->block >= f->first_block && t->block - f->first_block < f->block_count;
     if (!in_file) REFUSE(INDEX_TENSOR_RECORD, "tensor %" PRIu32 ": block %" PRIu32, i, t->block);
     if (!HVDC_DTYPE_KNOWN(t->dtype)) REFUSE(INDEX_DTYPE, "tensor %" PRIu32 ": dtype %" PRIu32, i, t->dtype);
+    if ((t->dtype == HVDC_DTYPE_UINT8) != opaque)
+        REFUSE(INDEX_DTYPE, "tensor %" PRIu32 ": dtype %" PRIu32 " in a file of kind %" PRIu32, i, t->dtype, f->kind);
     if (!HVDC_TILE_ORDER_KNOWN(t->tile_order))
         REFUSE(INDEX_TILE_ORDER, "tensor %" PRIu32 ": tile order %" PRIu32, i, t->tile_order);
-    if (!is_shape_good(t))
+    if (!is_shape_good(t) || (opaque && !is_plain(t)))
         REFUSE(INDEX_SHAPE, "tensor %" PRIu32 ": %" PRIu32 " dimensions and %" PRIu64 " bytes do not agree", i, t->dims,
                t->bytes);
     return HVDC_E_OK;
@@ -226,7 +244,7 @@ static enum hvdc_code check_tensors(const hvdc_index *index, hvdc_error *error) 
                        i, due, t->bytes, t->offset);
             end = t->offset + t->bytes;
         }
-        if (hvdc_align_up(end, HVDC_REGION_GRANULE_BYTES) != f->bytes)
+        if (hvdc_align_up(end, granule_of(f)) != f->bytes)
             REFUSE(INDEX_OFFSET, "file %" PRIu32 ": %" PRIu64 " bytes, but its tensors end at %" PRIu64, file, f->bytes,
                    end);
         enum hvdc_code code = f->kind == HVDC_FILE_KIND_REGION ? check_pair(index, file, error) : HVDC_E_OK;
@@ -318,6 +336,13 @@ static enum hvdc_code check_steps(const hvdc_index *index, hvdc_error *error) {
     return HVDC_E_OK;
 }
 
+/* What a record says that the tensors of a kind take: geometry's, or of the section that came with the kind. */
+static uint64_t recorded_bytes(const hvdc_index *index, uint32_t kind) {
+    if (kind <= HVDC_GEOMETRY_KINDS) return index->geometry->kind_bytes[kind - 1u];
+    if (kind == HVDC_TENSOR_KIND_CALIBRATION) return index->calibration != NULL ? index->calibration->bytes : 0;
+    return index->decoder != NULL ? index->decoder->bytes : 0;
+}
+
 static enum hvdc_code check_totals(const hvdc_index *index, hvdc_error *error) {
     uint64_t kinds[HVDC_TENSOR_KINDS] = {0}, data = 0;
     bool good = true;
@@ -326,13 +351,10 @@ static enum hvdc_code check_totals(const hvdc_index *index, hvdc_error *error) {
         good = add(&kinds[t->kind - 1u], t->bytes) && good;
     }
     for (uint32_t i = 0; i < index->files.count; i++) good = add(&data, hvdc_index_file(index, i)->bytes) && good;
-    for (uint32_t k = 0; k < HVDC_TENSOR_KINDS; k++) {
-        uint64_t recorded = index->calibration != NULL ? index->calibration->bytes : 0; /* the kind after geometry's */
-        if (k < HVDC_GEOMETRY_KINDS) recorded = index->geometry->kind_bytes[k];
-        if (!good || kinds[k] != recorded)
+    for (uint32_t k = 0; k < HVDC_TENSOR_KINDS; k++)
+        if (!good || kinds[k] != recorded_bytes(index, k + 1u))
             REFUSE(INDEX_TOTALS, "kind %" PRIu32 ": expected %" PRIu64 " bytes, found %" PRIu64, k + 1u, kinds[k],
-                   recorded);
-    }
+                   recorded_bytes(index, k + 1u));
     if (data != index->geometry->data_bytes)
         REFUSE(INDEX_TOTALS, "data_bytes: expected %" PRIu64 ", found %" PRIu64, data, index->geometry->data_bytes);
     return HVDC_E_OK;
@@ -366,5 +388,6 @@ enum hvdc_code hvdc_index_check(hvdc_index *index, hvdc_error *error) {
     if (code == HVDC_E_OK) code = check_totals(index, error);
     if (code == HVDC_E_OK) code = check_schedule(index, error);
     if (code == HVDC_E_OK) code = hvdc_index_check_calibration(index, error);
+    if (code == HVDC_E_OK) code = hvdc_index_check_decoder(index, error);
     return code;
 }

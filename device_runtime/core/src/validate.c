@@ -1,6 +1,7 @@
 /* The deep checks: every byte of the data files. The order, which the Python validator shares: file by file in table
  * order; in a file its hash, then for each tensor in id order the gap before it, its padding, its values, what
- * calibration asks of them; then the gap after the last tensor. The first fault is the answer. */
+ * calibration asks of them; then the gap after the last tensor. A decoder's files are opaque: of them the hash is all.
+ * The first fault is the answer. */
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -110,6 +111,7 @@ static enum hvdc_code check_floats(const stored *s, hvdc_error *error) {
 }
 
 static enum hvdc_code check_values(const stored *s, hvdc_error *error) {
+    if (s->tensor->dtype == HVDC_DTYPE_UINT8) return HVDC_E_OK;
     if (s->tensor->dtype != HVDC_DTYPE_INT8) return check_floats(s, error);
     const uint8_t *bad = memchr(s->data, 0x80, (size_t)s->tensor->bytes);
     if (bad != NULL)
@@ -200,5 +202,20 @@ enum hvdc_code hvdc_artifact_validate_deep(const hvdc_artifact *artifact, hvdc_e
     if (error != NULL) *error = (hvdc_error){.code = HVDC_E_OK};
     for (uint32_t i = 0; code == HVDC_E_OK && i < artifact->index.files.count; i++)
         code = check_file(artifact, i, error);
+    return code;
+}
+
+enum hvdc_code hvdc_artifact_opaque(const hvdc_artifact *artifact, uint32_t tensor, hvdc_span *span,
+                                    hvdc_error *error) {
+    const hvdc_tensor *t = hvdc_index_tensor(&artifact->index, tensor);
+    if (error != NULL) *error = (hvdc_error){.code = HVDC_E_OK};
+    *span = (hvdc_span){.fd = -1};
+    if (t == NULL || t->kind != HVDC_TENSOR_KIND_DECODER)
+        return hvdc_refuse(error, HVDC_E_MISSING_FILE, HVDC_INDEX_NAME, "tensor %" PRIu32 " is no file of a decoder",
+                           tensor);
+    hvdc_span found;
+    (void)hvdc_artifact_file_span(artifact, t->file, &found); /* the file is the tensor */
+    enum hvdc_code code = check_hash(hvdc_index_file(&artifact->index, t->file), &found, error);
+    if (code == HVDC_E_OK) *span = found;
     return code;
 }

@@ -65,7 +65,7 @@ enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifac
 void hvdc_artifact_close(hvdc_artifact *artifact);
 
 /* Check every byte of the data files: hashes, padding, scales, no -128, no NaN or Inf, activation
- * scales that an engine can use. Reads everything twice. */
+ * scales that an engine can use; of a decoder's files the hashes only. Reads everything twice. */
 enum hvdc_code hvdc_artifact_validate_deep(const hvdc_artifact *artifact, hvdc_error *error);
 
 const hvdc_header *hvdc_artifact_header(const hvdc_artifact *artifact);
@@ -124,6 +124,22 @@ const float *hvdc_artifact_activation_scales(const hvdc_artifact *artifact, uint
 
 /* One of them; 0 if there is none. */
 float hvdc_artifact_activation_scale(const hvdc_artifact *artifact, uint32_t step, uint32_t block, uint32_t input);
+
+/* The VAE's decoder, or NULL: then latents stay latents. It has `graphs` graphs and `ports` ports. */
+const hvdc_decoder *hvdc_artifact_decoder(const hvdc_artifact *artifact);
+
+/* Their records by index; NULL beyond the last one. Graphs of a variant run in the order of their indices. Ports of a
+ * graph start at its first_port: inputs, then outputs. The first input is the latent, or what the graph before writes
+ * first; each further one is a cache, which the call before wrote as "next_" and the input's name. The index of the
+ * graph of a name, or HVDC_NONE. */
+const hvdc_decoder_graph *hvdc_artifact_decoder_graph(const hvdc_artifact *artifact, uint32_t graph);
+const hvdc_decoder_port *hvdc_artifact_decoder_port(const hvdc_artifact *artifact, uint32_t port);
+uint32_t hvdc_artifact_find_decoder_graph(const hvdc_artifact *artifact, const char *name);
+
+/* A file of the decoder (`model`, `binary`, `encodings` are tensors), exactly as others wrote and read it, after its
+ * SHA-256 was compared: a context binary holds no checksum of its own, and a driver believes it, so ask here each time
+ * before one is loaded. DATA_HASH, or MISSING_FILE for a tensor that is no such file; then the span is empty. */
+enum hvdc_code hvdc_artifact_opaque(const hvdc_artifact *artifact, uint32_t tensor, hvdc_span *span, hvdc_error *error);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,7 @@
     X(INDEX_TOTALS, 40, "a recorded total is not the sum of its parts") \
     X(INDEX_SCHEDULE, 41, "the AdaLN or head table is missing or has another shape") \
     X(INDEX_CALIBRATION, 42, "the calibration, a GEMM input or the table of activation scales is not possible") \
+    X(INDEX_DECODER, 43, "the decoder, one of its graphs or ports, or a file of it is not possible") \
     X(DATA_HASH, 50, "a file's SHA-256 is not the recorded one") \
     X(DATA_PADDING, 51, "padding holds something other than zeros (ones for scales)") \
     X(DATA_SCALE, 52, "a scale is not finite and positive") \
@@ -38,6 +39,7 @@
     X(DATA_NOT_FINITE, 54, "a floating-point tensor holds NaN or Inf") \
     X(DATA_SOURCE, 55, "a tensor disagrees with the checkpoint it was compared with") \
     X(DATA_CALIBRATION, 56, "an activation scale or smoothing factor is not a number that an engine can use") \
+    X(DATA_DECODER, 57, "a decoder's binary is not what the manifest says, or computes something else than its graphs") \
     X(MANIFEST_HASH, 70, "manifest.json is not the one that index.bin was made from") \
     X(MANIFEST_JSON, 71, "manifest.json is not valid JSON") \
     X(MANIFEST_SCHEMA, 72, "manifest.json does not follow the schema") \
@@ -72,6 +74,7 @@ enum hvdc_code {
     HVDC_E_INDEX_TOTALS = 40,
     HVDC_E_INDEX_SCHEDULE = 41,
     HVDC_E_INDEX_CALIBRATION = 42,
+    HVDC_E_INDEX_DECODER = 43,
     HVDC_E_DATA_HASH = 50,
     HVDC_E_DATA_PADDING = 51,
     HVDC_E_DATA_SCALE = 52,
@@ -79,6 +82,7 @@ enum hvdc_code {
     HVDC_E_DATA_NOT_FINITE = 54,
     HVDC_E_DATA_SOURCE = 55,
     HVDC_E_DATA_CALIBRATION = 56,
+    HVDC_E_DATA_DECODER = 57,
     HVDC_E_MANIFEST_HASH = 70,
     HVDC_E_MANIFEST_JSON = 71,
     HVDC_E_MANIFEST_SCHEMA = 72,

@@ -9,9 +9,10 @@
 
 #define HVDC_INDEX_MAGIC {0x48, 0x56, 0x44, 0x43, 0x49, 0x44, 0x58, 0x00}
 #define HVDC_INDEX_MAJOR 1u
-#define HVDC_INDEX_MINOR 1u
-#define HVDC_KNOWN_FEATURES 1ull
+#define HVDC_INDEX_MINOR 2u
+#define HVDC_KNOWN_FEATURES 3ull
 #define HVDC_FEATURE_CALIBRATION 1ull
+#define HVDC_FEATURE_DECODER 2ull
 #define HVDC_NONE 0xffffffffu
 #define HVDC_MAX_DIMS 5u
 #define HVDC_SECTION_REQUIRED 1u
@@ -22,11 +23,14 @@
 #define HVDC_HEAD_NAME "schedule.head"
 #define HVDC_ACTIVATION_SCALES_NAME "calibration.activation_scales"
 #define HVDC_SMOOTHING_PREFIX "calibration.smooth."
-#define HVDC_SECTION_KINDS 7u
-#define HVDC_TENSOR_KINDS 8u
+#define HVDC_SECTION_KINDS 10u
+#define HVDC_TENSOR_KINDS 9u
 #define HVDC_GEOMETRY_KINDS 7u
 #define HVDC_MAX_GEMM_INPUTS 256u
 #define HVDC_CALIBRATION_OTHER_GEOMETRY 1u
+#define HVDC_MAX_DECODER_GRAPHS 64u
+#define HVDC_MAX_DECODER_PORTS 1024u
+#define HVDC_GRAPH_LIMIT 64u
 
 enum hvdc_section_kind {
     HVDC_SECTION_GEOMETRY = 1,
@@ -36,8 +40,11 @@ enum hvdc_section_kind {
     HVDC_SECTION_STRINGS = 5,
     HVDC_SECTION_CALIBRATION = 6,
     HVDC_SECTION_GEMM_INPUTS = 7,
+    HVDC_SECTION_DECODER = 8,
+    HVDC_SECTION_DECODER_GRAPHS = 9,
+    HVDC_SECTION_DECODER_PORTS = 10,
 };
-#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u)
+#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u || (v) == 10u)
 
 enum hvdc_file_kind {
     HVDC_FILE_KIND_REGION = 1,
@@ -45,8 +52,9 @@ enum hvdc_file_kind {
     HVDC_FILE_KIND_HOST = 3,
     HVDC_FILE_KIND_SCHEDULE = 4,
     HVDC_FILE_KIND_CALIBRATION = 5,
+    HVDC_FILE_KIND_DECODER = 6,
 };
-#define HVDC_FILE_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u)
+#define HVDC_FILE_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u)
 
 enum hvdc_tensor_kind {
     HVDC_TENSOR_KIND_ATTENTION_BASE = 1,
@@ -57,15 +65,17 @@ enum hvdc_tensor_kind {
     HVDC_TENSOR_KIND_HOST = 6,
     HVDC_TENSOR_KIND_SCHEDULE = 7,
     HVDC_TENSOR_KIND_CALIBRATION = 8,
+    HVDC_TENSOR_KIND_DECODER = 9,
 };
-#define HVDC_TENSOR_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u)
+#define HVDC_TENSOR_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u)
 
 enum hvdc_dtype {
     HVDC_DTYPE_INT8 = 1,
     HVDC_DTYPE_FLOAT32 = 2,
     HVDC_DTYPE_FLOAT64 = 3,
+    HVDC_DTYPE_UINT8 = 4,
 };
-#define HVDC_DTYPE_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u)
+#define HVDC_DTYPE_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u)
 
 enum hvdc_expert {
     HVDC_EXPERT_SEMANTIC = 0,
@@ -88,8 +98,27 @@ enum hvdc_scale_per {
 };
 #define HVDC_SCALE_PER_KNOWN(v) ((v) == 1u || (v) == 2u)
 
+enum hvdc_decoder_backend {
+    HVDC_DECODER_BACKEND_ONNX = 1,
+    HVDC_DECODER_BACKEND_QNN = 2,
+    HVDC_DECODER_BACKEND_AIHUB = 3,
+};
+#define HVDC_DECODER_BACKEND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u)
+
+enum hvdc_decoder_variant {
+    HVDC_DECODER_VARIANT_FIRST = 1,
+    HVDC_DECODER_VARIANT_LATER = 2,
+};
+#define HVDC_DECODER_VARIANT_KNOWN(v) ((v) == 1u || (v) == 2u)
+
+enum hvdc_port_dtype {
+    HVDC_PORT_DTYPE_UINT8 = 1,
+    HVDC_PORT_DTYPE_UINT16 = 2,
+};
+#define HVDC_PORT_DTYPE_KNOWN(v) ((v) == 1u || (v) == 2u)
+
 /* Size of an element; 0 for an unknown dtype. */
-#define HVDC_DTYPE_BYTES(v) ((v) == 1u ? 1u : (v) == 2u ? 4u : (v) == 3u ? 8u : 0u)
+#define HVDC_DTYPE_BYTES(v) ((v) == 1u ? 1u : (v) == 2u ? 4u : (v) == 3u ? 8u : (v) == 4u ? 1u : 0u)
 
 /* Whether a file of kind f holds tensors of kind t. */
 #define HVDC_FILE_HOLDS(f, t) \
@@ -97,7 +126,8 @@ enum hvdc_scale_per {
      ((f) == 2u && ((t) == 4u)) || \
      ((f) == 3u && ((t) == 6u)) || \
      ((f) == 4u && ((t) == 7u)) || \
-     ((f) == 5u && ((t) == 8u)))
+     ((f) == 5u && ((t) == 8u)) || \
+     ((f) == 6u && ((t) == 9u)))
 
 /* First bytes of index.bin. */
 typedef struct hvdc_header {
@@ -239,7 +269,7 @@ typedef struct hvdc_file {
     uint32_t block_count; /* blocks that it holds */
     uint32_t first_tensor; /* index of its first tensor */
     uint32_t tensor_count; /* tensors, at least 1 */
-    uint64_t bytes; /* size of the file, a multiple of the region granule */
+    uint64_t bytes; /* size of the file; unless it is of kind DECODER, a multiple of the region granule */
     uint8_t sha256[32]; /* SHA-256 of the file */
 } hvdc_file;
 static_assert(sizeof(hvdc_file) == 64, "hvdc_file");
@@ -380,5 +410,116 @@ static_assert(offsetof(hvdc_gemm_input, experts) == 6, "experts");
     X(u32, name, 1) \
     X(u16, per, 1) \
     X(u16, experts, 1)
+
+/* The VAE's decoder; one record, in artifacts with a decoder only. */
+typedef struct hvdc_decoder {
+    uint32_t backend; /* enum hvdc_decoder_backend */
+    uint32_t graphs; /* graphs, at least 2 */
+    uint32_t ports; /* inputs and outputs of all graphs */
+    uint32_t binaries; /* context binaries; 0 exactly with backend ONNX */
+    uint32_t encodings; /* tensor id of the encodings (JSON), which a runtime does not need */
+    uint32_t channels; /* channels of a latent, as many as out_channels */
+    uint32_t tile_rows; /* rows of a tile, latent pixels */
+    uint32_t tile_columns; /* columns of a tile, latent pixels */
+    uint32_t overlap_rows; /* least overlap of tiles, latent pixels; at most half of tile_rows */
+    uint32_t overlap_columns; /* the same of columns */
+    uint32_t spatial_scale; /* rows and columns of pixels to one of latent pixels */
+    uint32_t temporal_scale; /* frames to a latent frame; the first one gives 1 */
+    uint64_t bytes; /* bytes of tensors of kind DECODER */
+} hvdc_decoder;
+static_assert(sizeof(hvdc_decoder) == 56, "hvdc_decoder");
+static_assert(offsetof(hvdc_decoder, backend) == 0, "backend");
+static_assert(offsetof(hvdc_decoder, graphs) == 4, "graphs");
+static_assert(offsetof(hvdc_decoder, ports) == 8, "ports");
+static_assert(offsetof(hvdc_decoder, binaries) == 12, "binaries");
+static_assert(offsetof(hvdc_decoder, encodings) == 16, "encodings");
+static_assert(offsetof(hvdc_decoder, channels) == 20, "channels");
+static_assert(offsetof(hvdc_decoder, tile_rows) == 24, "tile_rows");
+static_assert(offsetof(hvdc_decoder, tile_columns) == 28, "tile_columns");
+static_assert(offsetof(hvdc_decoder, overlap_rows) == 32, "overlap_rows");
+static_assert(offsetof(hvdc_decoder, overlap_columns) == 36, "overlap_columns");
+static_assert(offsetof(hvdc_decoder, spatial_scale) == 40, "spatial_scale");
+static_assert(offsetof(hvdc_decoder, temporal_scale) == 44, "temporal_scale");
+static_assert(offsetof(hvdc_decoder, bytes) == 48, "bytes");
+#define HVDC_DECODER_FIELDS(X) \
+    X(u32, backend, 1) \
+    X(u32, graphs, 1) \
+    X(u32, ports, 1) \
+    X(u32, binaries, 1) \
+    X(u32, encodings, 1) \
+    X(u32, channels, 1) \
+    X(u32, tile_rows, 1) \
+    X(u32, tile_columns, 1) \
+    X(u32, overlap_rows, 1) \
+    X(u32, overlap_columns, 1) \
+    X(u32, spatial_scale, 1) \
+    X(u32, temporal_scale, 1) \
+    X(u64, bytes, 1)
+
+/* A graph of the decoder. Those of variant FIRST come first; graphs of a variant run in their order. */
+typedef struct hvdc_decoder_graph {
+    uint32_t name; /* string: name of the graph */
+    uint32_t variant; /* enum hvdc_decoder_variant */
+    uint32_t model; /* tensor id of its ONNX model */
+    uint32_t binary; /* tensor id of the binary that holds it, or HVDC_NONE; graphs may share one */
+    uint32_t name_in_binary; /* string: what a runtime asks the binary for, or HVDC_NONE */
+    uint32_t first_port; /* index of its first port: inputs, then outputs */
+    uint32_t inputs; /* inputs, at least 1; 1 if FIRST */
+    uint32_t outputs; /* outputs, at least 1 */
+    uint64_t vtcm_bytes; /* what the binary takes of VTCM for it; 0 without a binary */
+    uint64_t spill_fill_bytes; /* its spill-fill buffer in DDR; 0 without a binary */
+    uint32_t optimization; /* level that it was compiled at, 1 to 3; 0 without a binary */
+    uint32_t reserved; /* 0 */
+} hvdc_decoder_graph;
+static_assert(sizeof(hvdc_decoder_graph) == 56, "hvdc_decoder_graph");
+static_assert(offsetof(hvdc_decoder_graph, name) == 0, "name");
+static_assert(offsetof(hvdc_decoder_graph, variant) == 4, "variant");
+static_assert(offsetof(hvdc_decoder_graph, model) == 8, "model");
+static_assert(offsetof(hvdc_decoder_graph, binary) == 12, "binary");
+static_assert(offsetof(hvdc_decoder_graph, name_in_binary) == 16, "name_in_binary");
+static_assert(offsetof(hvdc_decoder_graph, first_port) == 20, "first_port");
+static_assert(offsetof(hvdc_decoder_graph, inputs) == 24, "inputs");
+static_assert(offsetof(hvdc_decoder_graph, outputs) == 28, "outputs");
+static_assert(offsetof(hvdc_decoder_graph, vtcm_bytes) == 32, "vtcm_bytes");
+static_assert(offsetof(hvdc_decoder_graph, spill_fill_bytes) == 40, "spill_fill_bytes");
+static_assert(offsetof(hvdc_decoder_graph, optimization) == 48, "optimization");
+static_assert(offsetof(hvdc_decoder_graph, reserved) == 52, "reserved");
+#define HVDC_DECODER_GRAPH_FIELDS(X) \
+    X(u32, name, 1) \
+    X(u32, variant, 1) \
+    X(u32, model, 1) \
+    X(u32, binary, 1) \
+    X(u32, name_in_binary, 1) \
+    X(u32, first_port, 1) \
+    X(u32, inputs, 1) \
+    X(u32, outputs, 1) \
+    X(u64, vtcm_bytes, 1) \
+    X(u64, spill_fill_bytes, 1) \
+    X(u32, optimization, 1) \
+    X(u32, reserved, 1)
+
+/* An input or output of a graph: real = (code - zero_point) * scale. */
+typedef struct hvdc_decoder_port {
+    uint32_t name; /* string: canonical name */
+    uint32_t dtype; /* enum hvdc_port_dtype */
+    uint32_t dims; /* dimensions, 1 to 5 */
+    uint32_t zero_point; /* a code of the dtype */
+    float scale; /* finite, at least 2^-126 */
+    uint32_t shape[5]; /* unused entries 0; row-major, unpadded */
+} hvdc_decoder_port;
+static_assert(sizeof(hvdc_decoder_port) == 40, "hvdc_decoder_port");
+static_assert(offsetof(hvdc_decoder_port, name) == 0, "name");
+static_assert(offsetof(hvdc_decoder_port, dtype) == 4, "dtype");
+static_assert(offsetof(hvdc_decoder_port, dims) == 8, "dims");
+static_assert(offsetof(hvdc_decoder_port, zero_point) == 12, "zero_point");
+static_assert(offsetof(hvdc_decoder_port, scale) == 16, "scale");
+static_assert(offsetof(hvdc_decoder_port, shape) == 20, "shape");
+#define HVDC_DECODER_PORT_FIELDS(X) \
+    X(u32, name, 1) \
+    X(u32, dtype, 1) \
+    X(u32, dims, 1) \
+    X(u32, zero_point, 1) \
+    X(f32, scale, 1) \
+    X(u32, shape, 5)
 
 #endif

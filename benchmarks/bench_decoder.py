@@ -1,0 +1,468 @@
+"""``make bench-decoder``: Wan 2.1's VAE decoder at full size with random weights, one tile of 60 × 40 latent pixels.
+
+What compiling its INT8 graphs for SM8750 costs, how far INT8 frames are from FP32, and how long a host takes to decode
+the tile, against diffusers in the same run. Everything that is timed runs in a process of its own, whose peak memory
+is its own too. Writes the section "Decoding" of docs/BENCHMARKS.md, after each part anew, for all take an hour. Never
+fails by a figure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from benchmarks.report import Line, lines_table, say, write_section
+from exporters.decoder.checkpoint import open_decoder
+from exporters.decoder.config import LATENTS_MEAN, LATENTS_STD
+from exporters.decoder.geometry import DecoderGeometry, caches
+from exporters.decoder.graphs import whole_graph
+from exporters.qnn.available import why_not
+from exporters.qnn.compile import Compiled, compile_graphs
+from exporters.qnn.errors import QnnError
+from exporters.qnn.options import GIB, Limits, QnnOptions
+from exporters.tensor import Float32Array
+from quant.decoder.encodings import Encodings, choose_encodings
+from quant.decoder.graph import FRAMES, LATENT, VARIANTS, Graphs, structure
+from quant.decoder.ports import float_ports, named, ports
+from quant.decoder.qdq import quantise, quantise_model, serialised
+from quant.decoder.ranges import observe
+from quant.decoder.stream import Streamer, decode
+from quant.frames import psnr_db, ssim
+
+LATENT_FRAMES = 3
+OBSERVED_TILE, OBSERVED_CLIPS = (8, 8), 4
+QUALITY_TILE = (12, 12)
+HELD_OUT = 1000
+"""Seed of the latent that is decoded; those of calibration are smaller."""
+HOST = ("diffusers", "fp32", "int8", "int8-fused")
+COMPILES = 2
+BINARIES = (("first",), ("later",), VARIANTS)
+CORES = len(os.sched_getaffinity(0))
+LIMITS = Limits(seconds=3600)
+VNNI = {"avx512_vnni", "avx_vnni", "avx_vnni_int8"}
+
+
+Run = Callable[[str], dict[str, Any]]
+"""Runs one of `WORKERS` in a process of its own."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: a decoder and its tile in latent pixels. ``folder`` holds what is made on the way."""
+
+    folder: Path
+    geometry: DecoderGeometry
+    tile: tuple[int, int]
+
+    def latent(self, seed: int, tile: tuple[int, int] | None = None) -> Float32Array:
+        """A normalised latent, float32 [z, T, h, w]."""
+        rng = np.random.default_rng(seed)
+        shape = (self.geometry.z_dim, LATENT_FRAMES, *(tile or self.tile))
+        return rng.standard_normal(shape).astype(np.float32)
+
+    @property
+    def vae(self) -> Path:
+        return self.folder / "vae"
+
+    @property
+    def encodings(self) -> Path:
+        return self.folder / "encodings.json"
+
+    def frames(self, name: str) -> Path:
+        return self.folder / f"frames-{name}.npy"
+
+    def quantised(self, variant: str) -> Path:
+        return self.folder / f"{variant}.onnx"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, default=Path("build/bench"), help="where weights, graphs and binaries go")
+    parser.add_argument(
+        "--quick", action="store_true", help="a small decoder and tile, to try things; not written down"
+    )
+    parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.quick:
+        plan = Plan(arguments.dir / "decoder-quick", DecoderGeometry(base_dim=16), (12, 12))
+    else:
+        plan = Plan(arguments.dir / "decoder", DecoderGeometry(), (60, 40))
+    if arguments.worker:
+        Path("/proc/self/oom_score_adj").write_text("1000")  # rather this one than what else the machine does
+        out = WORKERS[arguments.worker](plan)
+        print(json.dumps(out | {"peak_bytes": _peak_bytes()}))
+        return
+    plan.folder.mkdir(parents=True, exist_ok=True)
+
+    def run(worker: str) -> dict[str, Any]:
+        """One of `WORKERS` in a process of its own."""
+        command = [sys.executable, "-m", "benchmarks.bench_decoder", "--worker", worker, "--dir", str(arguments.dir)]
+        command += ["--quick"] if arguments.quick else []
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{' '.join(command)} ended with {done.returncode}")
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return found
+
+    say("making a random autoencoder, and its INT8 graphs")
+    made = run("prepare")
+    say(f"quantised in {made['quantise_s']:.0f} s, peak {_gib(made['peak_bytes'])}")
+    text = [_introduction(plan, made)]
+    libraries = ("hvdc", "numpy", "onnx", "onnxruntime", "torch", "diffusers")
+    if problem := why_not():
+        text.append(f"Compiling was not measured: {problem}.")
+        parts = [lambda: lines_table([*_quality(run), *_host(plan, run)])]
+    else:
+        libraries += ("onnxruntime-qnn",)
+        parts = [
+            lambda: _compiling(plan, 1),
+            lambda: lines_table([*_quality(run), *_host(plan, run)]),
+            lambda: _compiling(plan, 3),
+        ]
+    for part in parts:
+        text.append(part())
+        print(text[-1], flush=True)
+        if not arguments.quick:
+            write_section(Path("docs/BENCHMARKS.md"), "Decoding", "make bench-decoder", "\n\n".join(text), libraries)
+
+
+def _introduction(plan: Plan, made: dict[str, Any]) -> str:
+    g, (rows, columns) = plan.geometry, plan.tile
+    r = g.spatial_scale
+    cached = sum(cache.values for cache in caches(g, rows, columns))
+    return (
+        f"The decoder of base width {g.base_dim} with random weights, and a tile of {rows} × {columns} latent pixels: "
+        f"frames of {r * rows} × {r * columns}, {cached / 1e6:.0f} million cached values. `first` decodes the first "
+        f"latent frame to one frame, `later` each other one to {g.temporal_scale}. Ranges were observed on "
+        f"{OBSERVED_CLIPS} latents of noise of {OBSERVED_TILE[0]} × {OBSERVED_TILE[1]}, {LATENT_FRAMES} latent frames "
+        f"each; the largest value was {made['largest']:.0f}. 16 bits only under the norms' square roots and in the "
+        f"attention: {made['wide']} of {made['groups']} groups of tensors."
+    )
+
+
+# ---- what runs in processes of its own ----
+
+
+def _prepare(plan: Plan) -> dict[str, Any]:
+    """The autoencoder and its INT8 graphs, written down."""
+    if not (plan.vae / "config.json").exists():
+        _write_vae(plan)
+    with open_decoder(plan.vae) as decoder:
+        small = Graphs.of(*(whole_graph(decoder, v, *OBSERVED_TILE).model() for v in VARIANTS))
+        known = structure(small)
+        ranges = observe(small, [plan.latent(seed, OBSERVED_TILE) for seed in range(OBSERVED_CLIPS)], known)
+        encodings = choose_encodings(known, ranges, known.root_groups)
+        plan.encodings.write_text(encodings.to_json())
+        begin = time.perf_counter()
+        for variant in VARIANTS:
+            model = whole_graph(decoder, variant, *plan.tile).model()
+            plan.quantised(variant).write_bytes(serialised(quantise_model(model, variant, encodings)))
+    largest = max(max(-r.low, r.high) for r in ranges.ranges.values())
+    seconds = time.perf_counter() - begin
+    return {"quantise_s": seconds, "wide": len(encodings.wide), "groups": len(known.groups), "largest": largest}
+
+
+def _write_vae(plan: Plan) -> None:
+    """diffusers' model with random weights, gains and biases of a fixed seed. Every convolution keeps the variance of
+    what it reads, so that the residual stream grows slowly and frames lie mostly within [-1, 1]."""
+    from diffusers import AutoencoderKLWan
+
+    g = plan.geometry
+    model = AutoencoderKLWan(
+        base_dim=g.base_dim,
+        z_dim=g.z_dim,
+        dim_mult=list(g.dim_mult),
+        num_res_blocks=g.num_res_blocks,
+        temperal_downsample=list(reversed(g.temporal_upsample)),
+        latents_mean=list(LATENTS_MEAN),
+        latents_std=list(LATENTS_STD),
+    )
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            noise = torch.randn(value.shape, generator=generator)
+            if name.endswith("gamma"):
+                value.copy_(1.0 + 0.2 * noise)
+            elif name.endswith("bias"):
+                value.copy_(0.1 * noise)
+            else:
+                value.copy_(noise * value[0].numel() ** -0.5)
+        model.decoder.conv_out.weight.mul_(0.5)
+    model.save_pretrained(plan.vae)
+
+
+def _qualities(plan: Plan) -> dict[str, Any]:
+    """INT8 frames against FP32 ones, of a latent that calibration has not seen."""
+    encodings = Encodings.from_json(plan.encodings.read_text())
+    z = plan.latent(HELD_OUT, QUALITY_TILE)
+    with open_decoder(plan.vae) as decoder:
+        graphs = Graphs.of(*(whole_graph(decoder, v, *QUALITY_TILE).model() for v in VARIANTS))
+    found = quantise(graphs, encodings)
+    (reference,), (frames,) = decode(graphs, [z]), decode(_behind_floats(found), [z])
+    inside = (reference > 0) & (reference < 1)
+    return {
+        "psnr": psnr_db(frames, reference),
+        "ssim": ssim(frames, reference),
+        "std": float(reference.std()),
+        "inside": float(inside.mean()),
+    }
+
+
+def _diffusers(plan: Plan) -> dict[str, Any]:
+    """diffusers' decode of the tile's latent."""
+    from diffusers import AutoencoderKLWan
+
+    torch.set_num_threads(CORES)
+    model = AutoencoderKLWan.from_pretrained(plan.vae, torch_dtype=torch.float32).eval().requires_grad_(False)
+    shape = (1, -1, 1, 1, 1)
+    z = torch.from_numpy(plan.latent(HELD_OUT))[None] * torch.tensor(LATENTS_STD).reshape(shape)
+    z += torch.tensor(LATENTS_MEAN).reshape(shape)
+    with _Clock() as clock, torch.no_grad():
+        sample = model.decode(z, return_dict=False)[0]
+    frames = sample[0].permute(1, 2, 3, 0).numpy()
+    np.save(plan.frames("diffusers"), frames)
+    return clock.found()
+
+
+def _fp32(plan: Plan) -> dict[str, Any]:
+    """The float graphs, optimised by onnxruntime."""
+    with open_decoder(plan.vae) as decoder:
+        graphs = Graphs.of(*(whole_graph(decoder, v, *plan.tile).model() for v in VARIANTS))
+    streamer = Streamer(graphs, optimise=True, threads=CORES)
+    del graphs
+    return _stream(plan, "fp32", streamer, plan.latent(HELD_OUT))
+
+
+def _int8(plan: Plan, *, optimise: bool) -> dict[str, Any]:
+    """The INT8 graphs, integers at their ports."""
+    graphs = Graphs.of(*(onnx.load(plan.quantised(v)) for v in VARIANTS))
+    codes = named(ports(graphs.first[0])[0], LATENT).encoding.quantise(plan.latent(HELD_OUT))
+    streamer = Streamer(graphs, optimise=optimise, threads=CORES)
+    del graphs
+    return _stream(plan, "int8-fused" if optimise else "int8", streamer, codes)
+
+
+def _stream(plan: Plan, name: str, streamer: Streamer, latent: np.ndarray) -> dict[str, Any]:
+    """Decodes frame by frame, sessions being ready; saves the frames as they come."""
+    parts, each = [], []
+    with _Clock() as clock:
+        begin = time.perf_counter()
+        for _, out in streamer.run(latent):
+            parts.append(out[FRAMES][0].transpose(1, 2, 3, 0).copy())
+            each.append(time.perf_counter() - begin)
+            begin = time.perf_counter()
+    np.save(plan.frames(name), np.concatenate(parts))
+    return clock.found() | {"each_s": each}
+
+
+class _Clock:
+    """Wall and processor time of a block."""
+
+    def __enter__(self) -> _Clock:
+        self._begin = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end = time.perf_counter(), time.process_time()
+
+    def found(self) -> dict[str, Any]:
+        wall, processor = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
+        return {"wall_s": wall, "processor_s": processor}
+
+
+WORKERS: dict[str, Callable[[Plan], dict[str, Any]]] = {
+    "prepare": _prepare,
+    "quality": _qualities,
+    "diffusers": _diffusers,
+    "fp32": _fp32,
+    "int8": partial(_int8, optimise=False),
+    "int8-fused": partial(_int8, optimise=True),
+}
+
+
+def _peak_bytes() -> int:
+    """High-water mark of this program's resident memory. Source: proc(5), ``VmHWM`` in KiB."""
+    status = Path("/proc/self/status").read_text("ascii", "replace")
+    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
+
+
+# ---- compiling ----
+
+
+def _compiling(plan: Plan, optimization: int) -> str:
+    """A table of what was compiled, and the figures with goals."""
+    rows = [
+        f"| optimisation {optimization} | seconds | peak memory | binary | spill-fill | same bytes twice |",
+        "|---|---|---|---|---|---|",
+    ]
+    done: dict[Sequence[str], list[Compiled]] = {}
+    for names in BINARIES:
+        label = " + ".join(names)
+        try:
+            done[names] = [_compile(plan, names, optimization) for _ in range(COMPILES)]
+        except QnnError as error:
+            say(f"refused: {error}")
+            rows.append(f"| {label} | refused: {error.what}; {error.found} | | | | |")
+        else:
+            rows.append(_row(label, done[names]))
+    return "\n".join(rows) + "\n\n" + lines_table(_compile_lines(done, optimization))
+
+
+def _compile(plan: Plan, names: Sequence[str], optimization: int) -> Compiled:
+    options = QnnOptions(optimization=optimization, share_weights=len(names) > 1)
+    graphs = [(name, plan.quantised(name)) for name in names]
+    found = compile_graphs(graphs, plan.folder / "decoder.bin", options, LIMITS)
+    peak = _gib(found.peak_rss_bytes)
+    say(
+        f"compiled {' + '.join(names)} at {optimization} in {found.seconds:.1f} s, peak {peak}, {_mb(found.size_bytes)}"
+    )
+    return found
+
+
+def _row(label: str, runs: list[Compiled]) -> str:
+    seconds = ", ".join(f"{run.seconds:.1f}" for run in runs)
+    spilled = " + ".join(_mb(graph.info.spill_fill_bytes) for graph in runs[0].graphs)
+    cells = [label, seconds, _gib(max(r.peak_rss_bytes for r in runs)), _mb(runs[0].size_bytes), spilled]
+    return f"| {' | '.join([*cells, 'yes' if _same(runs) else 'NO'])} |"
+
+
+def _same(runs: list[Compiled]) -> bool:
+    return len({run.sha256 for run in runs}) == 1
+
+
+def _compile_lines(done: dict[Sequence[str], list[Compiled]], optimization: int) -> list[Line]:
+    at = f"at optimisation {optimization}"
+    everything = len(done) == len(BINARIES)
+    how = "`first`, `later`, and both in one binary with shared weights; each graph whole"
+    lines = [Line(f"binaries {at}", f"{len(done)} of {len(BINARIES)}", "all", everything, how)]
+    runs = [run for group in done.values() for run in group]
+    if not runs:
+        return lines
+    same = sum(_same(group) for group in done.values())
+    fixed = all(run.reproducible for run in runs)
+    peak, limit = max(run.peak_rss_bytes for run in runs), Limits().memory_bytes
+    lines += [
+        Line(
+            "of these with the same bytes in two runs",
+            f"{same} of {len(done)}",
+            "all" if fixed else "none: the kernel refuses fixed addresses here",
+            same == len(done) or not fixed,
+            f"SHA-256; `Compiled.reproducible` is {fixed}",
+        ),
+        Line(f"peak memory {at}", _gib(peak), f"≤ {_gib(limit)}", peak <= limit, "VmHWM; the goal is the usual limit"),
+    ]
+    if everything:
+        first, later, both = (group[0].size_bytes for group in done.values())
+        ratio = both / (first + later)
+        how = f"{_mb(both)} against {_mb(first)} and {_mb(later)}"
+        lines.append(Line(f"one binary ÷ two {at}", f"{ratio:.2f}", "≤ 0.75", ratio <= 0.75, how))
+    return lines
+
+
+# ---- frames and host ----
+
+
+def _quality(run: Run) -> list[Line]:
+    say("INT8 frames against FP32")
+    q = run("quality")
+    rows, columns = QUALITY_TILE
+    how = (
+        f"{LATENT_FRAMES} latent frames of noise, {rows} × {columns}, every node as written; the FP32 frames have "
+        f"a standard deviation of {q['std']:.3f} in [0, 1], {q['inside']:.0%} of their values are not clipped"
+    )
+    return [
+        Line("PSNR of INT8 frames", f"{q['psnr']:.1f} dB", "none: random weights", True, how),
+        Line("SSIM of INT8 frames", f"{q['ssim']:.4f}", "none: random weights", True, "the same frames"),
+    ]
+
+
+def _host(plan: Plan, run: Run) -> list[Line]:
+    """Each way of decoding the tile once. Processor time is compared: wall time is what other work leaves."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in HOST:
+        say(f"host decode, {name}")
+        found[name] = run(name)
+        wall, processor, peak = (found[name][key] for key in ("wall_s", "processor_s", "peak_bytes"))
+        say(f"{wall:.1f} s, processor {processor:.1f} s, peak {_gib(peak)}, load {os.getloadavg()[0]:.1f}")
+    peer = found["diffusers"]
+
+    def line(what: str, name: str, goal: float, more: str = "") -> Line:
+        mine = found[name]
+        ratio = peer["processor_s"] / mine["processor_s"]
+        first, *later = mine["each_s"]
+        how = (
+            f"processor time: {peer['processor_s']:.1f} s ÷ {mine['processor_s']:.1f} s; wall time, {CORES} threads "
+            f"beside other work: {peer['wall_s']:.1f} s and {mine['wall_s']:.1f} s, of which `first` {first:.1f} s, "
+            f"`later` {' and '.join(f'{s:.1f}' for s in later)} s"
+        )
+        return Line(what, f"{ratio:.2f}", f"≥ {goal:.1f}", ratio >= goal, how + more)
+
+    frames = {name: np.load(plan.frames(name)) for name in HOST}
+    difference = float(np.abs(frames["fp32"].clip(-1, 1) - frames["diffusers"].clip(-1, 1)).max())
+    steps = np.abs(frames["int8"].astype(np.int32) - frames["int8-fused"].astype(np.int32))
+    encoding = named(ports(onnx.load(plan.quantised("later")))[1], FRAMES).encoding
+    reference = _shown(frames["fp32"])
+    exact, fused = (psnr_db(_shown(encoding.dequantise(frames[n])), reference) for n in ("int8", "int8-fused"))
+    peaks = ", ".join(f"{name} {_gib(found[name]['peak_bytes'])}" for name in HOST)
+    return [
+        line("diffusers ÷ FP32 graphs", "fp32", 1.0, f"; frames differ by {difference:.1e} at most"),
+        line("diffusers ÷ INT8 graphs, every node as written", "int8", 1.5, f"; {_vnni()}"),
+        line("diffusers ÷ INT8 graphs, optimised", "int8-fused", 1.5, "; not exact, see below"),
+        Line(
+            "INT8 graphs, optimised and as written",
+            f"{steps.mean():.2f} LSB",
+            "none",
+            True,
+            f"mean difference of the frames' 8-bit codes; largest {steps.max()}, {(steps > 0).mean():.0%} differ; "
+            f"PSNR of this tile against the FP32 graphs {exact:.1f} dB as written, {fused:.1f} dB optimised",
+        ),
+        Line(
+            "peak memory of a host decode, FP32 graphs",
+            _gib(found["fp32"]["peak_bytes"]),
+            "none",
+            True,
+            f"VmHWM: {peaks}",
+        ),
+    ]
+
+
+def _vnni() -> str:
+    """Whether the processor multiplies 8-bit integers in one instruction, as a phrase."""
+    flags = set(Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
+    found = sorted(VNNI & flags)
+    return f"this processor has {', '.join(found)}" if found else "this processor has no VNNI"
+
+
+def _shown(frames: Float32Array) -> Float32Array:
+    """Frames around [-1, 1] as RGB in [0, 1]."""
+    shown: Float32Array = np.clip(frames * np.float32(0.5) + np.float32(0.5), 0.0, 1.0)
+    return shown
+
+
+def _behind_floats(graphs: Graphs) -> Graphs:
+    return Graphs(tuple(map(float_ports, graphs.first)), tuple(map(float_ports, graphs.later)))
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.2f} GiB"
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f} MB"
+
+
+if __name__ == "__main__":
+    main()

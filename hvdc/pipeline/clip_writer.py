@@ -1,0 +1,65 @@
+"""Frames become a file that a person can look at: MP4, GIF, or a folder of PNGs."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hvdc.errors import HvdcError, UsageError
+from hvdc.pipeline.videos import mp4_bytes, pixels_of
+from hvdc.pipeline.workspace import write_durably
+
+Float32Array = npt.NDArray[np.float32]
+
+SUFFIXES = (".mp4", ".gif", "")
+
+
+def check_clip_path(path: Path, *, force: bool) -> None:
+    """Before any work. Raises UsageError for a name without a meaning, or one that is taken."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(
+            "this is no format for frames", where=str(path), expected="NAME.mp4, NAME.gif, or a folder for PNG files",
+            found=path.suffix, fix="choose another -o",
+        )  # fmt: skip
+    if not path.parent.is_dir():
+        raise UsageError("the output's directory does not exist", where=str(path.parent), fix="make it first")
+    if path.is_dir() and (path.suffix or not all(p.name.startswith("frame-") for p in path.iterdir())):
+        raise UsageError("the output is a directory with other things in it", where=str(path), fix="choose another -o")
+    if path.exists() and not force:
+        raise UsageError("the output exists", where=str(path), fix="choose another name, or --force to replace it")
+
+
+def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
+    """``frames`` float32 ``[T, H, W, 3]``, RGB in [0, 1]; the file or folder appears whole or not at all.
+
+    Raises HvdcError for NaN, a full disk, or PyAV without H.264.
+    """
+    pixels = pixels_of(frames, path.name)
+    if path.suffix.lower() == ".mp4":
+        write_durably(path, mp4_bytes(pixels, fps))
+        return
+    try:
+        from PIL import Image
+    except ImportError as error:
+        what = "writing GIF and PNG files needs Pillow, which is not installed"
+        raise HvdcError(what, fix="pip install 'hvdc[quality]', or write an .mp4") from error
+    images = [Image.fromarray(frame) for frame in pixels]
+    if path.suffix.lower() == ".gif":
+        file = io.BytesIO()
+        images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0)
+        write_durably(path, file.getvalue())
+        return
+    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    try:
+        for t, image in enumerate(images):
+            image.save(temporary / f"frame-{t:04d}.png")
+        temporary.chmod(0o755)
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.replace(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,226 @@
+"""The decoder of an artifact: float VAE and latents → encodings → QDQ graphs → a backend's binary.
+
+What takes long (the encodings, the binary) is kept in the user's cache by the identity of what it was made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from exporters.decoder.checkpoint import DecoderCheckpoint, open_decoder
+from exporters.decoder.graphs import stage_graphs
+from exporters.errors import CheckpointError
+from exporters.qnn import compile as qnn
+from exporters.qnn.available import toolchain, why_not
+from exporters.qnn.options import QnnOptions
+from hvdc import __version__
+from hvdc.artifact.decoder import Backend, Binary, BinaryGraph, Decoder, Graph, Port, Quantisation, Tiles
+from hvdc.artifact.manifest import Video
+from hvdc.config import CompileConfig
+from hvdc.errors import UsageError
+from hvdc.pipeline.cache import cache_folder
+from hvdc.pipeline.decoder_encodings import Quantised, choose, latents_sha256, vae_sha256
+from hvdc.pipeline.decoder_parts import BINARY, ENCODINGS, DecoderParts, parts_in
+from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
+from hvdc.pipeline.latents_file import Float32Array, read_latents
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.workspace import write_durably
+from quant.decoder.graph import VARIANTS, Graphs
+from quant.decoder.ports import ports
+from quant.decoder.qdq import quantise, serialised
+
+Say = Callable[[str], None]
+
+
+def build_decoder(
+    vae: Path, latents: Path, config: CompileConfig, video: Video, progress: Progress, say: Say
+) -> DecoderParts:
+    """Raises CheckpointError, UsageError, DecoderQuantError or QnnError; the artifact is not touched."""
+    require_backend(config.decoder_backend)
+    with open_decoder(vae) as decoder:
+        for line in decoder.lines():
+            say(line)
+        _require_fitting(decoder, video, vae)
+        given = read_latents(latents, decoder.geometry.z_dim).values
+        identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given), "budget": config.decoder_budget}
+        quantised = _quantised(decoder, given, config, identity, progress, say)
+        tools = toolchain() if config.decoder_backend == "qnn" else None
+        planner = TilePlanner(decoder.geometry, video.latent[1:], config, str(tools))
+        return planner.first_that_compiles(
+            lambda attempt: _built(
+                decoder, quantised, attempt, planner.graph_bytes(attempt.tile), config, identity, progress, say
+            ),
+            say,
+        )
+
+
+def require_backend(backend: Backend) -> None:
+    """Before anything is computed. Raises UsageError."""
+    if backend == "qnn" and (why := why_not()):
+        raise UsageError(
+            "this machine cannot compile for the phone's NPU", where="--decoder-backend qnn", found=why,
+            fix="pip install 'hvdc[qnn]', or --decoder-backend onnx for an artifact that decodes on a host only",
+        )  # fmt: skip
+    if backend == "aihub":
+        raise UsageError("AI Hub is not wired up yet", where="--decoder-backend aihub", fix="use qnn")
+
+
+def _require_fitting(decoder: DecoderCheckpoint, video: Video, vae: Path) -> None:
+    g = decoder.geometry
+    made = (g.frames(video.latent[0]), video.latent[1] * g.spatial_scale, video.latent[2] * g.spatial_scale)
+    if made != (video.frames, video.height, video.width):
+        raise CheckpointError(
+            "the autoencoder makes other clips than the artifact is compiled for", where=str(vae),
+            expected=f"{video.frames} frames of {video.width} × {video.height}",
+            found=f"{made[0]} frames of {made[2]} × {made[1]}", fix="give Wan 2.1's autoencoder",
+        )  # fmt: skip
+
+
+def _quantised(
+    decoder: DecoderCheckpoint,
+    latents: Float32Array,
+    config: CompileConfig,
+    identity: dict[str, Any],
+    progress: Progress,
+    say: Say,
+) -> Quantised:
+    path = cache_folder("decoders") / f"{_key({**identity, 'what': 'encodings'})}.json"
+    if path.is_file():
+        try:
+            found = Quantised.from_json(path.read_text("utf-8"))
+        except (ValueError, TypeError, KeyError):
+            path.unlink()  # damaged: it is made again
+        else:
+            say(f"the decoder's encodings are taken from the cache: {path}")
+            return found
+    found = choose(decoder, latents, config.decoder_budget, progress, say)
+    write_durably(path, found.to_json().encode())
+    return found
+
+
+def _built(
+    decoder: DecoderCheckpoint,
+    quantised: Quantised,
+    attempt: Attempt,
+    graph_bytes: int,
+    config: CompileConfig,
+    identity: dict[str, Any],
+    progress: Progress,
+    say: Say,
+) -> DecoderParts:
+    """Graphs of one tile, and their binary. Raises QnnError where the tile is too large for the compiler."""
+    options = QnnOptions(optimization=config.decoder_optimization, share_weights=True)
+    tile = attempt.tile
+    what: dict[str, Any] = {**identity, "attempt": asdict(attempt), "backend": config.decoder_backend}
+    if config.decoder_backend == "qnn":
+        what |= {"options": options.to_json(), "toolchain": asdict(toolchain())}
+    folder = cache_folder("decoders") / _key(what)
+    entry_path = folder / "entry.json"
+    if entry_path.is_file():
+        try:
+            parts = parts_in(Decoder.model_validate_json(entry_path.read_bytes()), folder)
+        except (ValueError, OSError):
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            say(f"the decoder's graphs are taken from the cache: {folder}")
+            return parts
+    parts_of = {v: stage_graphs(decoder, v, tile.rows, tile.columns, attempt.groups) for v in VARIANTS}
+    floats = Graphs(*(tuple(part.model() for part in parts_of[v]) for v in VARIANTS))
+    graphs = quantise(floats, quantised.encodings)
+    temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    try:
+        entries = []
+        for variant in VARIANTS:
+            for part, model in zip(parts_of[variant], graphs.models(variant), strict=True):
+                name = part.name.removeprefix("decoder_")
+                (temporary / f"{name}.onnx").write_bytes(serialised(model))
+                inputs, outputs = ports(model)
+                entries.append(
+                    Graph(
+                        name=name, variant=variant, stages=part.stages, model=f"decoder.{name}",
+                        inputs=tuple(map(_port, inputs)), outputs=tuple(map(_port, outputs)),
+                    )
+                )  # fmt: skip
+        (temporary / "encodings.json").write_text(quantised.to_json(), "utf-8")
+        binaries: tuple[Binary, ...] = ()
+        if config.decoder_backend == "qnn":
+            names = [entry.name for entry in entries]
+            binaries = (_compiled(temporary, names, options, attempt, graph_bytes, progress, say),)
+        entry = Decoder(
+            backend=config.decoder_backend,
+            vae_sha256=identity["vae"],
+            latents_mean=decoder.weights.mean,
+            latents_std=decoder.weights.std,
+            spatial_scale=decoder.geometry.spatial_scale,
+            temporal_scale=decoder.geometry.temporal_scale,
+            tiles=Tiles(
+                rows=tile.rows, columns=tile.columns, overlap_rows=tile.overlap_rows,
+                overlap_columns=tile.overlap_columns,
+            ),
+            encodings=ENCODINGS,
+            quantisation=Quantisation(
+                calibration_latents_sha256=quantised.latents_sha256, clips=quantised.clips,
+                wide_tensors=len(quantised.choice.wide), wide_budget=config.decoder_budget,
+                psnr_db=quantised.psnr_db, psnr_on_unseen=quantised.unseen,
+            ),
+            graphs=tuple(entries),
+            binaries=binaries,
+        )  # fmt: skip
+        write_durably(temporary / "entry.json", entry.model_dump_json().encode())
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.replace(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return parts_in(entry, folder)
+
+
+def _compiled(
+    folder: Path,
+    names: list[str],
+    options: QnnOptions,
+    attempt: Attempt,
+    graph_bytes: int,
+    progress: Progress,
+    say: Say,
+) -> Binary:
+    progress.start(f"compiling {attempt.text} for the NPU", 1, 1, unit="binaries")
+    try:
+        made = qnn.compile_graphs([(n, folder / f"{n}.onnx") for n in names], folder / "binary.bin", options)
+        progress.advance(1)
+    finally:
+        progress.finish()
+    say(
+        f"compiled in {made.seconds:.0f} s with {made.peak_rss_bytes / 2**30:.2f} GiB: {made.size_bytes:,} bytes for "
+        f"soc {made.metadata.soc}, v{made.metadata.arch}"
+    )
+    m = made.metadata
+    return Binary(
+        binary=BINARY, build_id=m.build_id, core_api=m.core_api, backend_api=m.backend_api,
+        blob_version=m.blob_version, soc=m.soc, arch=m.arch, weights_shared=options.share_weights,
+        graphs=tuple(
+            BinaryGraph(
+                graph=g.name, name_in_binary=g.name_in_binary, optimization=g.info.optimization,
+                vtcm_bytes=g.info.vtcm_bytes, spill_fill_bytes=g.info.spill_fill_bytes,
+            )
+            for g in made.graphs
+        ),
+        predicted_graph_bytes=graph_bytes, checks=("metadata",),
+    )  # fmt: skip
+
+
+def _port(port: Any) -> Port:
+    e = port.encoding
+    return Port(name=port.name, dtype=e.dtype, shape=port.shape, scale=e.scale, zero_point=e.zero_point)
+
+
+def _key(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(
+        json.dumps({**identity, "hvdc": __version__, "version": 2}, sort_keys=True).encode()
+    ).hexdigest()
