@@ -78,6 +78,9 @@ class CompileConfig(BaseModel):
     decoder_budget: Annotated[
         float, Field(ge=0, le=1, description="activation bytes that 16 bits may add to the decoder's, as a share")
     ] = 0.25
+    aihub_profile: Annotated[
+        bool, Field(description="with backend aihub: run the decoder's binary on a hosted phone, and say so")
+    ] = False
     decoder_optimization: Annotated[
         int, Field(ge=1, le=3, description="optimisation level of the QNN compiler: 1 is fast, 3 is for a release")
     ] = 3

@@ -58,6 +58,7 @@ SHOWN_LINEARS = 12
 @click.option("--latents", type=click.Path(path_type=Path), help="Quantise it by these; else by those of --prompts.")
 @click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help="[default: qnn]")
 @click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]")
+@click.option("--aihub-profile", is_flag=True, default=None, help="With backend aihub: time it on a hosted phone.")
 @run_options
 @dtype_option
 @click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
@@ -183,11 +184,15 @@ def _check_decoder(
 ) -> None:
     """What can be refused before anything is computed. Raises UsageError."""
     if vae is None:
-        options = given("latents", "decoder_backend", "decoder_tile")
+        options = given("latents", "decoder_backend", "decoder_tile", "aihub_profile")
         options += [f"--set {key}" for key in (s.partition("=")[0].strip() for s in settings) if "decoder_" in key]
         refuse_without_effect(options, "no decoder to compile", "add --vae")
         return
-    from hvdc.pipeline.decoder_build import require_backend
+    if config.decoder_backend != "aihub":
+        refuse_without_effect(
+            given("aihub_profile"), f"the decoder's backend {config.decoder_backend}", "add --decoder-backend aihub"
+        )
+    from hvdc.pipeline.decoder_backends import require_backend
 
     require_backend(config.decoder_backend)
     if latents is None and prompts is None:

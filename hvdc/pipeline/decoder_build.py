@@ -17,17 +17,14 @@ from typing import Any
 from exporters.decoder.checkpoint import DecoderCheckpoint, open_decoder
 from exporters.decoder.graphs import stage_graphs
 from exporters.errors import CheckpointError
-from exporters.qnn import compile as qnn
-from exporters.qnn.available import toolchain, why_not
-from exporters.qnn.options import QnnOptions
 from hvdc import __version__
-from hvdc.artifact.decoder import Backend, Binary, BinaryGraph, Decoder, Graph, Port, Quantisation, Tiles
+from hvdc.artifact.decoder import Binary, Decoder, Graph, Port, Quantisation, Tiles
 from hvdc.artifact.manifest import Video
 from hvdc.config import CompileConfig
-from hvdc.errors import UsageError
+from hvdc.pipeline import decoder_backends as backends
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.decoder_encodings import Quantised, choose, latents_sha256, vae_sha256
-from hvdc.pipeline.decoder_parts import BINARY, ENCODINGS, DecoderParts, parts_in
+from hvdc.pipeline.decoder_parts import ENCODINGS, DecoderParts, parts_in
 from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
 from hvdc.pipeline.latents_file import Float32Array, read_latents
 from hvdc.pipeline.progress import Progress
@@ -43,7 +40,7 @@ def build_decoder(
     vae: Path, latents: Path, config: CompileConfig, video: Video, progress: Progress, say: Say
 ) -> DecoderParts:
     """Raises CheckpointError, UsageError, DecoderQuantError or QnnError; the artifact is not touched."""
-    require_backend(config.decoder_backend)
+    backends.require_backend(config.decoder_backend)
     with open_decoder(vae) as decoder:
         for line in decoder.lines():
             say(line)
@@ -51,25 +48,14 @@ def build_decoder(
         given = read_latents(latents, decoder.geometry.z_dim).values
         identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given), "budget": config.decoder_budget}
         quantised = _quantised(decoder, given, config, identity, progress, say)
-        tools = toolchain() if config.decoder_backend == "qnn" else None
-        planner = TilePlanner(decoder.geometry, video.latent[1:], config, str(tools))
+        tools = json.dumps(backends.identity(config), sort_keys=True)
+        planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
         return planner.first_that_compiles(
             lambda attempt: _built(
                 decoder, quantised, attempt, planner.graph_bytes(attempt.tile), config, identity, progress, say
             ),
             say,
         )
-
-
-def require_backend(backend: Backend) -> None:
-    """Before anything is computed. Raises UsageError."""
-    if backend == "qnn" and (why := why_not()):
-        raise UsageError(
-            "this machine cannot compile for the phone's NPU", where="--decoder-backend qnn", found=why,
-            fix="pip install 'hvdc[qnn]', or --decoder-backend onnx for an artifact that decodes on a host only",
-        )  # fmt: skip
-    if backend == "aihub":
-        raise UsageError("AI Hub is not wired up yet", where="--decoder-backend aihub", fix="use qnn")
 
 
 def _require_fitting(decoder: DecoderCheckpoint, video: Video, vae: Path) -> None:
@@ -116,11 +102,8 @@ def _built(
     say: Say,
 ) -> DecoderParts:
     """Graphs of one tile, and their binary. Raises QnnError where the tile is too large for the compiler."""
-    options = QnnOptions(optimization=config.decoder_optimization, share_weights=True)
     tile = attempt.tile
-    what: dict[str, Any] = {**identity, "attempt": asdict(attempt), "backend": config.decoder_backend}
-    if config.decoder_backend == "qnn":
-        what |= {"options": options.to_json(), "toolchain": asdict(toolchain())}
+    what = {**identity, "attempt": asdict(attempt), "backend": config.decoder_backend, **backends.identity(config)}
     folder = cache_folder("decoders") / _key(what)
     entry_path = folder / "entry.json"
     if entry_path.is_file():
@@ -150,9 +133,10 @@ def _built(
                 )  # fmt: skip
         (temporary / "encodings.json").write_text(quantised.to_json(), "utf-8")
         binaries: tuple[Binary, ...] = ()
-        if config.decoder_backend == "qnn":
+        if config.decoder_backend != "onnx":
             names = [entry.name for entry in entries]
-            binaries = (_compiled(temporary, names, options, attempt, graph_bytes, progress, say),)
+            made = backends.compile_binary(config, temporary, names, attempt.text, graph_bytes, progress, say)
+            binaries = (made,)
         entry = Decoder(
             backend=config.decoder_backend,
             vae_sha256=identity["vae"],
@@ -179,40 +163,6 @@ def _built(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return parts_in(entry, folder)
-
-
-def _compiled(
-    folder: Path,
-    names: list[str],
-    options: QnnOptions,
-    attempt: Attempt,
-    graph_bytes: int,
-    progress: Progress,
-    say: Say,
-) -> Binary:
-    progress.start(f"compiling {attempt.text} for the NPU", 1, 1, unit="binaries")
-    try:
-        made = qnn.compile_graphs([(n, folder / f"{n}.onnx") for n in names], folder / "binary.bin", options)
-        progress.advance(1)
-    finally:
-        progress.finish()
-    say(
-        f"compiled in {made.seconds:.0f} s with {made.peak_rss_bytes / 2**30:.2f} GiB: {made.size_bytes:,} bytes for "
-        f"soc {made.metadata.soc}, v{made.metadata.arch}"
-    )
-    m = made.metadata
-    return Binary(
-        binary=BINARY, build_id=m.build_id, core_api=m.core_api, backend_api=m.backend_api,
-        blob_version=m.blob_version, soc=m.soc, arch=m.arch, weights_shared=options.share_weights,
-        graphs=tuple(
-            BinaryGraph(
-                graph=g.name, name_in_binary=g.name_in_binary, optimization=g.info.optimization,
-                vtcm_bytes=g.info.vtcm_bytes, spill_fill_bytes=g.info.spill_fill_bytes,
-            )
-            for g in made.graphs
-        ),
-        predicted_graph_bytes=graph_bytes, checks=("metadata",),
-    )  # fmt: skip
 
 
 def _port(port: Any) -> Port:
