@@ -6,7 +6,6 @@ from exporters.errors import CheckpointError
 from exporters.qnn.errors import QnnError
 from hvdc.errors import Exit, HvdcError
 from layouts.regions import RegionTooLargeError
-from quant.decoder.errors import DecoderQuantError
 
 __all__ = ["CheckpointError", "RegionTooLargeError", "describe_failure"]
 
@@ -20,9 +19,6 @@ def describe_failure(error: BaseException) -> tuple[Exit, dict[str, str]]:
         return Exit.BAD_CHECKPOINT, {name: value for name, value in fields.items() if value}
     if isinstance(error, QnnError):
         return Exit.FAILURE, {name: value for name, value in error.fields().items() if value}
-    if isinstance(error, DecoderQuantError):
-        fields = {"what": error.what, "where": error.where, "fix": error.fix}
-        return Exit.FAILURE, {name: value for name, value in fields.items() if value}
     if isinstance(error, RegionTooLargeError):
         return Exit.BAD_CHECKPOINT, {
             "what": f"the region {error.region} is too large for the target",
@@ -36,6 +32,11 @@ def describe_failure(error: BaseException) -> tuple[Exit, dict[str, str]]:
         return Exit.FAILURE, {"what": error.strerror or str(error), "where": str(error.filename or "")}
     if isinstance(error, MemoryError):
         return Exit.FAILURE, {"what": "out of memory", "fix": "use fewer --jobs"}
+    from quant.decoder.errors import DecoderQuantError  # here: `hvdc doctor` runs where another `quant` hides ours
+
+    if isinstance(error, DecoderQuantError):
+        fields = {"what": error.what, "where": error.where, "fix": error.fix}
+        return Exit.FAILURE, {name: value for name, value in fields.items() if value}
     return Exit.FAILURE, {
         "what": f"unexpected {type(error).__name__}: {error}",
         "fix": "run `hvdc -v …` for the traceback and report it",
