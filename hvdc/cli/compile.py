@@ -12,7 +12,7 @@ import click
 
 from hvdc.artifact.calibration import Calibration, CalibrationDType
 from hvdc.cli.activations import activations_facts, activations_line, many
-from hvdc.cli.decoder import decoder_line
+from hvdc.cli.decoder import WITHOUT, decoder_facts, decoder_line
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.cli.shared_options import (
     dtype_option,
@@ -114,6 +114,7 @@ def command(
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
     with prepared.checkpoint:
         found: Activations | None = None
+        decoder = WITHOUT if vae is None else _decoder_plan(prepared, vae, latents)
         if calibration is not None or prompts is not None or config.smooth is not None:
             choice = {
                 "file": calibration,
@@ -134,9 +135,9 @@ def command(
             prepared = decide(replace(prepared.request, decoder=parts), prepared.checkpoint)
         if dry_run:
             if as_json:
-                print_json(plan_facts(prepared, found))
+                print_json(plan_facts(prepared, found) | {"decoder_plan": decoder})
             else:
-                _print_plan(prepared, found)
+                _print_plan(prepared, found, decoder)
             return
         if not as_json:
             _print_notes(prepared)
@@ -203,13 +204,20 @@ def _check_decoder(
         )
 
 
+def _decoder_plan(prepared: Prepared, vae: Path, latents: Path | None) -> str:
+    from hvdc.pipeline.decoder_build import plan_decoder
+
+    return plan_decoder(vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels)
+
+
 def _decoder(prepared: Prepared, vae: Path, latents: Path, *, quiet: bool) -> DecoderParts:
     from hvdc.pipeline.decoder_build import build_decoder
 
     try:
         return build_decoder(
-            vae, latents, prepared.config, prepared.video, progress_for(quiet=quiet), say_for(quiet=quiet)
-        )
+            vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels,
+            progress_for(quiet=quiet), say_for(quiet=quiet),
+        )  # fmt: skip
     except KeyboardInterrupt as stop:
         raise StoppedError(
             "interrupted while the decoder was compiled",
@@ -295,6 +303,7 @@ def result_facts(built: Built) -> dict[str, Any]:
         "model_sha256": built.manifest.model_sha256,
         "resumed_files": built.resumed_files,
         "left_out_energy": built.manifest.source.left_out_energy,
+        "decoder": decoder_facts(built.manifest.decoder),
     }
 
 
@@ -307,7 +316,7 @@ def _print_notes(prepared: Prepared) -> None:
         click.echo(line, err=True)
 
 
-def _print_plan(prepared: Prepared, found: Activations | None) -> None:
+def _print_plan(prepared: Prepared, found: Activations | None, decoder: str) -> None:
     """The dry run."""
     _print_notes(prepared)
     plan, g, video = prepared.plan, prepared.geometry, prepared.video
@@ -319,6 +328,7 @@ def _print_plan(prepared: Prepared, found: Activations | None) -> None:
     console.print(f"video     {video.frames} frames of {video.width} × {video.height}: {video.tokens:,} tokens")
     console.print("steps     " + ", ".join(f"{s.timestep:g} {s.expert}" for s in prepared.steps))
     console.print(f"activations  {_activations_line(prepared, found)}")
+    console.print(f"decoder   {decoder}")
     _print_calibration(found)
     kinds: dict[str, list[int]] = {}
     for file in plan.files:

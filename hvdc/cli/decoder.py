@@ -42,7 +42,7 @@ def decoder_facts(decoder: Decoder | None) -> dict[str, Any] | None:
     if decoder is None:
         return None
     facts = decoder.model_dump(mode="json", exclude={"graphs": {"__all__": {"inputs", "outputs"}}})
-    return {**facts, "decodes_on_a_phone": bool(decoder.binaries), "text": decoder_line(decoder)}
+    return {**facts, "has_binary": bool(decoder.binaries), "text": decoder_line(decoder)}
 
 
 @dataclass

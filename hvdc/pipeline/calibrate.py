@@ -270,12 +270,19 @@ def _check_output(request: CalibrateRequest) -> None:
         raise UsageError("the seeds must be different", found=", ".join(map(str, request.seeds)))
 
 
+_NOT_OF_A_RUN = {
+    "target", "scale_mode", "percentile", "smooth",
+    "decoder_backend", "decoder_tile", "decoder_budget", "decoder_optimization", "aihub_profile",
+}  # fmt: skip
+"""Settings that change nothing about a trajectory."""
+
+
 def _identity(request: CalibrateRequest, prompts: Prompts, tensors_sha256: str | None) -> str:
     """Of a run, for `--resume`: the tensors by their identity where it is known, else by their files."""
     identity = {
         "tensors": tensors_sha256
         or [[str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns] for f in _files(request)],
-        "config": request.config.model_dump(mode="json", exclude={"target", "scale_mode", "percentile", "smooth"}),
+        "config": request.config.model_dump(mode="json", exclude=_NOT_OF_A_RUN),
         "prompts": prompts.sha256,
         "seeds": request.seeds,
         "dtype": request.dtype,

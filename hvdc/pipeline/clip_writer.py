@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.videos import mp4_bytes, pixels_of
+from hvdc.pipeline.videos import mp4_bytes, pixels_of, require_encoder
 from hvdc.pipeline.workspace import write_durably
 
 Float32Array = npt.NDArray[np.float32]
@@ -20,7 +22,8 @@ SUFFIXES = (".mp4", ".gif", "")
 
 
 def check_clip_path(path: Path, *, force: bool) -> None:
-    """Before any work. Raises UsageError for a name without a meaning, or one that is taken."""
+    """Before any work. Raises UsageError for a name without a meaning, or one that is taken; HvdcError where what
+    writes the format is not installed."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(
             "this is no format for frames", where=str(path), expected="NAME.mp4, NAME.gif, or a folder for PNG files",
@@ -32,6 +35,12 @@ def check_clip_path(path: Path, *, force: bool) -> None:
         raise UsageError("the output is a directory with other things in it", where=str(path), fix="choose another -o")
     if path.exists() and not force:
         raise UsageError("the output exists", where=str(path), fix="choose another name, or --force to replace it")
+    if not path.suffix and path.exists() and not path.is_dir():
+        raise UsageError("the output is a file, and frames become a folder", where=str(path), fix="choose another -o")
+    if path.suffix.lower() == ".mp4":
+        require_encoder()
+    else:
+        _image_library()
 
 
 def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
@@ -43,12 +52,8 @@ def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
     if path.suffix.lower() == ".mp4":
         write_durably(path, mp4_bytes(pixels, fps))
         return
-    try:
-        from PIL import Image
-    except ImportError as error:
-        what = "writing GIF and PNG files needs Pillow, which is not installed"
-        raise HvdcError(what, fix="pip install 'hvdc[quality]', or write an .mp4") from error
-    images = [Image.fromarray(frame) for frame in pixels]
+    library = _image_library()
+    images = [library.fromarray(frame) for frame in pixels]
     if path.suffix.lower() == ".gif":
         file = io.BytesIO()
         images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0)
@@ -63,3 +68,11 @@ def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
         temporary.replace(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _image_library() -> Any:
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        what = "writing GIF and PNG files needs Pillow, which is not installed"
+        raise HvdcError(what, fix="pip install 'hvdc[quality]', or write an .mp4") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from hvdc.artifact.manifest import Video
 from hvdc.config import CompileConfig
 from hvdc.pipeline import decoder_backends as backends
 from hvdc.pipeline.cache import cache_folder
-from hvdc.pipeline.decoder_encodings import Quantised, choose, latents_sha256, vae_sha256
+from hvdc.pipeline.decoder_encodings import Quantised, choose, latents_sha256, require_moving, vae_sha256
 from hvdc.pipeline.decoder_parts import ENCODINGS, DecoderParts, parts_in
 from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
 from hvdc.pipeline.latents_file import Float32Array, read_latents
@@ -37,19 +38,22 @@ Say = Callable[[str], None]
 
 
 def build_decoder(
-    vae: Path, latents: Path, config: CompileConfig, video: Video, progress: Progress, say: Say
+    vae: Path, latents: Path, config: CompileConfig, video: Video, channels: int, progress: Progress, say: Say
 ) -> DecoderParts:
-    """Raises CheckpointError, UsageError, DecoderQuantError or QnnError; the artifact is not touched."""
+    """``channels``: those that the transformer makes.
+
+    Raises CheckpointError, UsageError, DecoderQuantError or QnnError; the artifact is not touched.
+    """
     backends.require_backend(config.decoder_backend)
     with open_decoder(vae) as decoder:
         for line in decoder.lines():
             say(line)
-        _require_fitting(decoder, video, vae)
+        _require_fitting(decoder, video, channels, vae)
+        tools = json.dumps(backends.identity(config), sort_keys=True)
+        planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
         given = read_latents(latents, decoder.geometry.z_dim).values
         identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given), "budget": config.decoder_budget}
         quantised = _quantised(decoder, given, config, identity, progress, say)
-        tools = json.dumps(backends.identity(config), sort_keys=True)
-        planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
         return planner.first_that_compiles(
             lambda attempt: _built(
                 decoder, quantised, attempt, planner.graph_bytes(attempt.tile), config, identity, progress, say
@@ -58,8 +62,28 @@ def build_decoder(
         )
 
 
-def _require_fitting(decoder: DecoderCheckpoint, video: Video, vae: Path) -> None:
+def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: Video, channels: int) -> str:
+    """What `build_decoder` would try first, in words; checks all that it would refuse at once. Raises as it does."""
+    backends.require_backend(config.decoder_backend)
+    with open_decoder(vae) as decoder:
+        _require_fitting(decoder, video, channels, vae)
+        require_moving(video.latent[0] if latents is None else read_latents(latents, channels).values.shape[2])
+        tools = json.dumps(backends.identity(config), sort_keys=True)
+        planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
+        first = next(planner.attempts(), None)
+        if first is None:
+            return "no tile fits the compiler's memory: all were refused before"
+        memory = planner.graph_bytes(first.tile) / 2**20
+        return f"to be compiled by {config.decoder_backend}: {first.text}, about {memory:,.0f} MiB of graph memory"
+
+
+def _require_fitting(decoder: DecoderCheckpoint, video: Video, channels: int, vae: Path) -> None:
     g = decoder.geometry
+    if g.z_dim != channels:
+        raise CheckpointError(
+            "the autoencoder decodes other latents than the transformer makes", where=str(vae),
+            expected=f"{channels} channels", found=str(g.z_dim), fix="give Wan 2.1's autoencoder",
+        )  # fmt: skip
     made = (g.frames(video.latent[0]), video.latent[1] * g.spatial_scale, video.latent[2] * g.spatial_scale)
     if made != (video.frames, video.height, video.width):
         raise CheckpointError(
@@ -109,6 +133,8 @@ def _built(
     if entry_path.is_file():
         try:
             parts = parts_in(Decoder.model_validate_json(entry_path.read_bytes()), folder)
+            if parts.sha256() != (folder / "sha256").read_text("ascii"):
+                raise ValueError("a file is damaged")
         except (ValueError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
         else:
@@ -152,11 +178,13 @@ def _built(
             quantisation=Quantisation(
                 calibration_latents_sha256=quantised.latents_sha256, clips=quantised.clips,
                 wide_tensors=len(quantised.choice.wide), wide_budget=config.decoder_budget,
-                psnr_db=quantised.psnr_db, psnr_on_unseen=quantised.unseen,
+                psnr_db=quantised.psnr_db if math.isfinite(quantised.psnr_db) else None,
+                psnr_on_unseen=quantised.unseen,
             ),
             graphs=tuple(entries),
             binaries=binaries,
         )  # fmt: skip
+        write_durably(temporary / "sha256", parts_in(entry, temporary).sha256().encode("ascii"))
         write_durably(temporary / "entry.json", entry.model_dump_json().encode())
         shutil.rmtree(folder, ignore_errors=True)
         temporary.replace(folder)

@@ -18,7 +18,7 @@ import onnx
 
 from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.graphs import stage_graphs
-from exporters.qnn.available import why_not
+from exporters.qnn.available import toolchain, why_not
 from exporters.qnn.emulate import run_graph, run_reference
 from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import Metadata, TensorInfo, read_metadata
@@ -47,7 +47,7 @@ EMULATED_SIDE = 4
 OPERATOR_LSB = 2
 """Steps that a single operator may be off by, at most."""
 OPERATOR_SHARE = 0.5
-"""Share of an operator's outputs that may differ at all."""
+"""Share of an operator's outputs that may be off by a step or more."""
 GRAPH_LSB = 2.0
 """8-bit steps that any output of a whole graph may be off by, in the mean: errors of some hundred operators add up.
 Single values may be far off: where a picture is black, a norm divides nearly nothing by nearly nothing."""
@@ -90,7 +90,13 @@ def metadata_findings(artifact: Artifact) -> list[ArtifactError]:
 
 def why_not_read() -> str:
     """Why metadata cannot be read on this machine; empty where it can."""
-    return why_not()
+    if why := why_not():
+        return why
+    try:
+        toolchain()
+    except QnnError as error:  # the libraries are there but do not load: that is no fault of the artifact
+        return f"{error.what} (found: {error.found})"
+    return ""
 
 
 def _differences(entry: Decoder, binary: Binary, metadata: Metadata) -> Iterator[tuple[str, object, object]]:
@@ -197,7 +203,7 @@ def _compared(
     for name, due in reference.items():
         apart = np.abs(due.astype(np.int64) - found[name].astype(np.int64)) / (1 if due.dtype == np.uint8 else 256)
         largest, mean = float(apart.max()), float(apart.mean())
-        good = largest <= OPERATOR_LSB and float((apart > 0).mean()) <= OPERATOR_SHARE if single else mean <= GRAPH_LSB
+        good = largest <= OPERATOR_LSB and float((apart >= 1).mean()) <= OPERATOR_SHARE if single else mean <= GRAPH_LSB
         rows.append(Emulated(what, name, largest, mean, OPERATOR_LSB if single else GRAPH_LSB, good))
     return rows, reference
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,6 +37,8 @@ CLIPS = 8
 OBSERVED_SIDE, MEASURED_SIDE = 16, 6
 """Latent pixels of a crop, each way: for ranges, and for the many decodings of the sensitivity run."""
 MEASURED_CLIPS, MEASURED_FRAMES = 2, 2
+MEASURING_JOBS = 8
+"""Each takes about twice the decoder's float weights of memory."""
 JUDGED_CLIPS = 2
 """Held back to judge the result by, where there are three or more for each."""
 
@@ -92,11 +95,7 @@ def choose(
 ) -> Quantised:
     """``latents`` float32 ``[clips, z, T, rows, columns]``. Raises UsageError for clips of a single latent frame,
     DecoderQuantError for a value that is not finite."""
-    if latents.shape[2] < 2:
-        raise UsageError(
-            "the decoder is calibrated on clips of two latent frames or more",
-            found=f"{latents.shape[2]}", fix="give latents of a longer clip: --latents",
-        )  # fmt: skip
+    require_moving(latents.shape[2])
     held_back = min(JUDGED_CLIPS, len(latents) // 4)
     seen = latents[: min(CLIPS, len(latents) - held_back)]
     graphs, crops = _graphs(decoder, seen.shape, OBSERVED_SIDE), _crops(seen, OBSERVED_SIDE)
@@ -110,8 +109,10 @@ def choose(
     progress.start("measuring where 16 bits pay", len(known.groups), len(known.groups), unit="groups")
     try:
         sensitivity = measure(
-            _graphs(decoder, seen.shape, MEASURED_SIDE), ranges, small, progress=lambda done, total: progress.advance(1)
-        )
+            _graphs(decoder, seen.shape, MEASURED_SIDE), ranges, small,
+            progress=lambda done, total: progress.advance(1),
+            jobs=min(len(os.sched_getaffinity(0)), MEASURING_JOBS),
+        )  # fmt: skip
     finally:
         progress.finish()
     choice = choose_wide(sensitivity, budget)
@@ -126,6 +127,15 @@ def choose(
     say(f"INT8 frames are at {psnr:.1f} dB against float32, on {len(judged)} clips {whose}")
     probe = judged[-1][:, :2]
     return Quantised(encodings, choice, len(seen), latents_sha256(latents), float(psnr), bool(held_back), probe)
+
+
+def require_moving(latent_frames: int) -> None:
+    """Raises UsageError for a clip without a second latent frame, which is decoded otherwise than the first."""
+    if latent_frames < 2:
+        raise UsageError(
+            "the decoder is calibrated on clips of two latent frames or more",
+            found=f"{latent_frames}", fix="give latents of a longer clip: --latents",
+        )  # fmt: skip
 
 
 def _counted(crops: list[Float32Array], progress: Progress) -> Iterator[Float32Array]:

@@ -52,6 +52,9 @@ class Attempt:
 class TilePlanner:
     """Attempts for a latent of ``rows`` × ``columns``, largest tile first; with `decoder_tile` set, that one alone.
 
+    A tile is tried as one graph, then with its last stage apart, for what the compiler plans is not all predicted.
+    The last stage has the largest feature maps, so that a tile that is predicted not to fit does not fit apart either.
+
     Raises UsageError for a tile that is larger than the latent.
     """
 
@@ -74,8 +77,7 @@ class TilePlanner:
         refused = self._refused()
         for attempt in self._all():
             if self._config.decoder_tile != "auto" or (
-                self._key(attempt) not in refused
-                and (len(attempt.groups) > 1 or self.graph_bytes(attempt.tile) <= self._limit_bytes)
+                self._key(attempt) not in refused and self.graph_bytes(attempt.tile) <= self._limit_bytes
             ):
                 yield attempt
 

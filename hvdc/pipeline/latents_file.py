@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_arrays
 
+from exporters.dtypes import DECODABLE
 from exporters.errors import CheckpointError
-from hvdc.pipeline.calibration_file import unpack
+from exporters.safetensors_file import SafetensorsFile
+from hvdc.pipeline.calibration_file import KEY
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -39,29 +40,35 @@ def read_latents(path: Path, channels: int | None = None) -> Latents:
         return CheckpointError(what, where=str(path), expected=expected, found=found, fix=_MAKE)
 
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise refuse("the latents cannot be read", found=error.strerror or str(error)) from error
-    prompts: tuple[str, ...] = ()
+        file = SafetensorsFile(path)
+    except CheckpointError as error:
+        raise refuse(f"the latents cannot be read: {error.what}", error.expected, error.found) from error
     try:
-        arrays, facts = unpack(data)
-        prompts = tuple(str(prompt) for prompt in facts.get("prompts", ()))
-    except ValueError:  # not our own file: the tensor is what counts
-        try:
-            arrays = load_arrays(data)
-        except (SafetensorError, ValueError) as error:
-            raise refuse("this is not a safetensors file", found=str(error)) from error
-    if TENSOR not in arrays:
-        raise refuse("the file holds no latents", f"a tensor {TENSOR!r}", ", ".join(sorted(arrays)[:8]) or "no tensor")
-    values = arrays[TENSOR]
+        if TENSOR not in file.tensors:
+            names = ", ".join(sorted(file.tensors)[:8]) or "no tensor"
+            raise refuse("the file holds no latents", f"a tensor {TENSOR!r}", names)
+        tensor = file.tensors[TENSOR]
+        if len(tensor.shape) not in (4, 5) or 0 in tensor.shape or tensor.stored_dtype not in DECODABLE:
+            shape = f"{tensor.stored_dtype} {list(tensor.shape)}"
+            raise refuse("the latents have another shape", "float [clips, channels, frames, rows, columns]", shape)
+        found = tensor.shape[-4]
+        if channels is not None and found != channels:
+            raise refuse("the latents are of another autoencoder", f"{channels} channels", str(found))
+        values = tensor.read()
+    finally:
+        file.close()
     values = values[None] if values.ndim == 4 else values
-    if values.ndim != 5 or 0 in values.shape or values.dtype.kind != "f":
-        shape = f"{values.dtype} {list(arrays[TENSOR].shape)}"
-        raise refuse("the latents have another shape", "float [clips, channels, frames, rows, columns]", shape)
-    if channels is not None and values.shape[1] != channels:
-        raise refuse("the latents are of another autoencoder", f"{channels} channels", str(values.shape[1]))
     if not np.isfinite(values).all():
         raise refuse("the latents hold a value that is not finite")
-    if len(prompts) != len(values):
-        prompts = ()
-    return Latents(np.ascontiguousarray(values, np.float32), prompts)
+    prompts = _prompts(file.metadata)
+    return Latents(values, prompts if len(prompts) == len(values) else ())
+
+
+def _prompts(metadata: dict[str, str]) -> tuple[str, ...]:
+    """Those that `hvdc calibrate` wrote; of another file none, for the tensor is what counts."""
+    try:
+        held = json.loads(metadata.get(KEY, "{}"))
+    except (ValueError, RecursionError):
+        return ()
+    prompts = held.get("prompts") if isinstance(held, dict) else None
+    return tuple(map(str, prompts)) if isinstance(prompts, list) else ()

@@ -70,7 +70,7 @@ class VideoFolder:
     """A folder that clips are added to one at a time: `export_videos` says how, and what is raised."""
 
     def __init__(self, folder: Path, fps: int = 16) -> None:
-        _library()
+        require_encoder()
         if fps < 1:
             raise ValueError(f"{fps} frames a second")
         _require_empty(folder)
@@ -110,7 +110,7 @@ class PathFolders:
     digit."""
 
     def __init__(self, root: Path) -> None:
-        _library()
+        require_encoder()
         _require_empty(root)
         self._root = root
         self._folders: dict[str, VideoFolder] = {}
@@ -146,8 +146,8 @@ def video_name(prompt: str, index: int) -> tuple[str, bool]:
     return f"prompt {hashlib.sha256(encoded).hexdigest()[:16]}-{index}.mp4", False
 
 
-def _library() -> Any:
-    """PyAV, whose wheels hold FFmpeg's libraries: no program is run, and none downloaded."""
+def require_encoder() -> Any:
+    """PyAV, whose wheels hold FFmpeg's libraries: no program is run, and none downloaded. Raises HvdcError."""
     try:
         av: Any = importlib.import_module("av")
     except ImportError as error:
@@ -178,7 +178,7 @@ def pixels_of(frames: Float32Array, name: str) -> npt.NDArray[np.uint8]:
 
 def mp4_bytes(pixels: npt.NDArray[np.uint8], fps: int) -> bytes:
     """A file of uint8 ``[T, H, W, 3]``. Raises HvdcError without PyAV, or without its H.264 encoder."""
-    av = _library()
+    av = require_encoder()
     colour = importlib.import_module("av.video.reformatter")
     file = io.BytesIO()
     with av.open(file, "w", format="mp4") as container:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -88,8 +89,11 @@ def measure(
     settings: Settings | None = None,
     known: Structure | None = None,
     progress: Progress | None = None,
+    jobs: int = 1,
 ) -> Sensitivity:
     """Decodes ``latents``, each float32 [z, T, h, w] of the graphs' tile with two frames or more, once for each group.
+
+    ``jobs`` groups at a time, each on one thread and with a copy of the graphs: the numbers do not depend on it.
 
     Raises:
         DecoderQuantError: graphs of something else, or ranges that are not theirs.
@@ -98,11 +102,19 @@ def measure(
     encodings = choose_encodings(known, ranges, (), settings)
     reference = decode(graphs, latents)
     noise: dict[str, float] = {}
-    for group in known.groups:
-        found = decode(_rounded(graphs, known, encodings, group), latents)
-        noise[group] = _mean_square(found, reference)
-        if progress is not None:
-            progress(len(noise), len(known.groups))
+
+    def disturbed(group: str) -> float:
+        return _mean_square(decode(_rounded(graphs, known, encodings, group), latents), reference)
+
+    with ThreadPoolExecutor(jobs, thread_name_prefix="sensitivity") as pool:
+        try:
+            for group, found in zip(known.groups, pool.map(disturbed, known.groups), strict=True):
+                noise[group] = found
+                if progress is not None:
+                    progress(len(noise), len(known.groups))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
     frames = sum(len(clip) for clip in reference)
     return Sensitivity(noise, {group.name: group.values for group in known.groups.values()}, known.attention, frames)
 
