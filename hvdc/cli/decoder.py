@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -81,15 +82,25 @@ def _steps(value: float) -> str:
 
 def check_decoder(artifact: Artifact, progress: Progress, *, emulated: bool, vae: Path | None) -> DecoderChecks:
     """Whatever this machine can find out. Raises UsageError where ``emulated`` was asked for and is not possible."""
-    from hvdc.pipeline.decoder_checks import emulate, emulation_findings, metadata_findings, why_not_read
+    from hvdc.pipeline import decoder_checks
+    from hvdc.pipeline.decoder_checks import emulate, emulation_findings
 
     found = DecoderChecks()
     entry = artifact.manifest.decoder
+    found.checks["graphs"] = _findings(decoder_checks.port_findings, artifact)
     if entry is not None and entry.binaries:
-        found.not_read = why_not_read()
+        found.not_read = decoder_checks.why_not_read()
         if not found.not_read:
-            found.checks["binaries"] = metadata_findings(artifact)
-    if emulated:
+            found.checks["binaries"] = _findings(decoder_checks.metadata_findings, artifact)
+    if emulated and not any(found.checks.values()):  # what is damaged is not given to the libraries
         found.emulated = emulate(artifact, vae, progress)
         found.checks["emulator"] = emulation_findings(found.emulated)
     return found
+
+
+def _findings(check: Callable[[Artifact], list[ArtifactError]], artifact: Artifact) -> list[ArtifactError]:
+    """A file that is not the one that was compiled is a finding too."""
+    try:
+        return check(artifact)
+    except ArtifactError as error:
+        return [error]

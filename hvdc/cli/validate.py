@@ -49,8 +49,9 @@ def command(
 
     Without options: directory, manifest, index, sizes, offsets, paths. --deep reads all data. --against takes the
     checkpoint that it was compiled from: each weight must lie within half a quantisation step, everything else must
-    be equal. A decoder's binaries are asked what they hold, where Qualcomm's libraries are installed; --emulate also
-    runs single operators and the decoder's graphs on their x86 emulator, against an exact reference.
+    be equal. A decoder's graphs are compared with the manifest, and its binaries asked what they hold, where Qualcomm's
+    libraries are installed; --emulate also runs single operators and the decoder's graphs on their x86 emulator,
+    against an exact reference.
     """
     if against is None and (adapter is not None or lora_alpha is not None):
         raise UsageError("--adapter and --lora-alpha are for --against", fix="add --against CHECKPOINT")
@@ -69,7 +70,7 @@ def command(
             if deep:
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
                 checks["deep"] = validate_deep(opened, _by_file(progress, opened.manifest))
-            if opened.manifest.decoder is not None and (emulate or opened.manifest.decoder.binaries):
+            if opened.manifest.decoder is not None and (deep or emulate or opened.manifest.decoder.binaries):
                 decoder = check_decoder(opened, progress, emulated=emulate, vae=vae)
                 checks |= decoder.checks
             elif emulate:
@@ -173,7 +174,7 @@ def _verdict(checks: dict[str, list[ArtifactError]]) -> str:
         return "NOT sound"
     if checks.get("against"):
         return "NOT what this checkpoint compiles to"
-    return "NOT sound" if checks.get("binaries") or checks.get("emulator") else "sound"
+    return "NOT sound" if any(checks.get(name) for name in ("graphs", "binaries", "emulator")) else "sound"
 
 
 def _write_junit(

@@ -12,7 +12,7 @@ from exporters.model import ATTENTION_LINEARS, FFN_LINEARS, Geometry, canonical_
 from hvdc.artifact.calibration import CalibrationDType
 from hvdc.artifact.manifest import Video
 from hvdc.errors import HvdcError
-from hvdc.pipeline.prepare import VAE_STRIDES
+from hvdc.pipeline.prepare import tokens_of
 from hvdc.pipeline.ranks import Ranks
 
 LONG_RUN_S = 600.0
@@ -99,13 +99,6 @@ def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: to
         found=f"{have / 2**30:.1f} GiB {'free' if device.type == 'cuda' else 'in all'}",
         fix=fix,
     )
-
-
-def tokens_of(g: Geometry, frames: int, height: int, width: int) -> int:
-    """Tokens of a clip."""
-    t, h, w = VAE_STRIDES
-    latent = ((frames - 1) // t + 1, height // h, width // w)
-    return math.prod(size // patch for size, patch in zip(latent, g.patch, strict=True))
 
 
 def _machine_memory() -> int:

@@ -1,8 +1,9 @@
-"""Proofs about a decoder's binaries that need Qualcomm's libraries: what they say of themselves, what they compute.
+"""Proofs about a decoder: its graphs are what the manifest says; its binaries too, and they compute the same.
 
-A binary holds no checksum and the libraries believe whatever it says, so it is only given to them after its SHA-256 was
-compared. On the emulator the same graphs are compiled with the same options, one binary each: it cannot load one whose
-graphs share weights. Nothing here says that a phone loads a binary.
+What is about binaries needs Qualcomm's libraries. A binary holds no checksum and the libraries believe whatever it
+says, so it is only given to them after its SHA-256 was compared. On the emulator the same graphs are compiled with the
+same options, one binary each: it cannot load one whose graphs share weights. Nothing here says that a phone loads a
+binary.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
+from google.protobuf.message import DecodeError
 
 from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.graphs import stage_graphs
@@ -33,6 +35,7 @@ from hvdc.pipeline.decoder_operators import single_operators
 from hvdc.pipeline.progress import Progress
 from quant.decoder import ports as quantised_ports
 from quant.decoder.encodings import Encodings
+from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import CACHE, LATENT, NEXT_CACHE, VARIANTS, Graphs
 from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise, serialised
@@ -65,6 +68,25 @@ class Emulated:
     mean_lsb: float
     bound: float
     passed: bool
+
+
+def port_findings(artifact: Artifact) -> list[ArtifactError]:
+    """The ports of each ONNX graph, in their order, against the manifest's. Raises ArtifactError DATA_HASH."""
+    entry = artifact.manifest.decoder
+    found: list[ArtifactError] = []
+    for graph in entry.graphs if entry is not None else ():
+        try:
+            both = ports(onnx.load_model_from_string(artifact.opaque(graph.model)))
+        except (DecodeError, DecoderQuantError) as error:
+            found.append(_finding(graph.model, "an ONNX graph with quantised ports", error))
+            continue
+        for kind, due, held in zip(("inputs", "outputs"), (graph.inputs, graph.outputs), both, strict=True):
+            ours, theirs = [_of_port(port) for port in due], [_of_quantised(port) for port in held]
+            if ours != theirs:
+                at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
+                pair = (len(ours), len(theirs)) if at is None else (ours[at], theirs[at])
+                found.append(_finding(f"{graph.model}: {kind}", *pair))
+    return found
 
 
 def metadata_findings(artifact: Artifact) -> list[ArtifactError]:
@@ -126,6 +148,11 @@ def _differences(entry: Decoder, binary: Binary, metadata: Metadata) -> Iterator
 def _of_port(port: Port) -> str:
     scale = float(np.float32(port.scale))
     return f"{port.name} {port.dtype} {list(port.shape)} scale {scale} zero {port.zero_point}"
+
+
+def _of_quantised(port: quantised_ports.Port) -> str:
+    e = port.encoding
+    return f"{port.name} {e.dtype} {list(port.shape)} scale {float(np.float32(e.scale))} zero {e.zero_point}"
 
 
 def _of_tensor(tensor: TensorInfo) -> str:

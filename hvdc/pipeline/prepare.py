@@ -232,8 +232,7 @@ def _left_out_limit(config: CompileConfig) -> float:
 
 def video_of(config: CompileConfig, geometry: Geometry) -> Video:
     """Latent sizes and token count. Raises UsageError for a clip that the model cannot position."""
-    t, h, w = VAE_STRIDES
-    latent = ((config.frames - 1) // t + 1, config.height // h, config.width // w)
+    latent = latent_shape(config.frames, config.height, config.width)
     for size, patch, name in zip(latent, geometry.patch, ("frames", "height", "width"), strict=True):
         if size % patch:
             raise UsageError(
@@ -249,8 +248,20 @@ def video_of(config: CompileConfig, geometry: Geometry) -> Video:
                 expected=f"at most {geometry.rope_max_positions} positions",
                 found=str(size // patch),
             )
-    tokens = math.prod(size // patch for size, patch in zip(latent, geometry.patch, strict=True))
+    tokens = tokens_of(geometry, config.frames, config.height, config.width)
     return Video(frames=config.frames, height=config.height, width=config.width, latent=latent, tokens=tokens)
+
+
+def latent_shape(frames: int, height: int, width: int) -> tuple[int, int, int]:
+    """Latent frames, rows and columns of a clip."""
+    t, h, w = VAE_STRIDES
+    return (frames - 1) // t + 1, height // h, width // w
+
+
+def tokens_of(geometry: Geometry, frames: int, height: int, width: int) -> int:
+    """Tokens of a clip."""
+    latent = latent_shape(frames, height, width)
+    return math.prod(size // patch for size, patch in zip(latent, geometry.patch, strict=True))
 
 
 def table_sources(geometry: Geometry) -> list[str]:
