@@ -157,7 +157,7 @@ PATCH = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(patches=st.lists(PATCH, min_size=1, max_size=4))
 def test_both_readers_agree_on_any_index(checker: Checker, patches: list[tuple[int, bytes]]) -> None:
     """Fields, counts and references at random, sealed again so that the checksum doesn't hide them."""
@@ -168,7 +168,7 @@ def test_both_readers_agree_on_any_index(checker: Checker, patches: list[tuple[i
     assert checker.index(sealed) is python_index(sealed)
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(start=st.integers(0, len(INDEX)), size=st.integers(-64, 64), insert=st.binary(max_size=64))
 def test_both_readers_agree_on_cuts_and_insertions(checker: Checker, start: int, size: int, insert: bytes) -> None:
     data = INDEX[:start] + insert + INDEX[max(start + size, 0) :]
@@ -177,7 +177,7 @@ def test_both_readers_agree_on_cuts_and_insertions(checker: Checker, start: int,
     assert checker.index(data) is python_index(data)
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300))
 def test_both_readers_agree_on_anything(checker: Checker, data: bytes) -> None:
     whole = records.MAGIC + b"\x01\x00" + data

@@ -68,7 +68,7 @@ def test_what_is_written_is_read(tmp_path, dtype) -> None:
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2.0**126), max_value=2.0**126)))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_bf16_rounds_as_torch_does(values) -> None:
     rows = np.array(values, np.float32)
     ours = module._narrow(rows, "bf16")

@@ -239,7 +239,7 @@ def test_cleaning_is_the_pipelines(text) -> None:
     assert clean_prompt(text) == prompt_clean(text)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.text(max_size=30))
 def test_cleaning_is_the_pipelines_for_any_text(text) -> None:
     from diffusers.pipelines.wan.pipeline_wan import prompt_clean

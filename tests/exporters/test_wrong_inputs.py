@@ -390,9 +390,7 @@ def test_configurations_that_are_no_json_object(tmp_path, model, text):
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------
 
-_FUZZ = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None
-)
+_FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
 
 
 def _only_checkpoint_errors(path: Path) -> None:

@@ -40,7 +40,7 @@ def brute_force(order: TileOrder, weight: np.ndarray) -> np.ndarray:
     return out
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ORDERS, SIZES, SIZES)
 def test_packing_is_the_brute_force_loop(order: TileOrder, n: int, k: int) -> None:
     weight = matrix(order, n, k)
@@ -56,14 +56,14 @@ def test_any_order_packs_and_unpacks(order: TileOrder, n: int, k: int) -> None:
     assert np.array_equal(unpack(TileGrid(order, n, k), packed), weight)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(ORDERS, st.integers(1, 300), st.integers(1, 300))
 def test_unpack_undoes_pack(order: TileOrder, n: int, k: int) -> None:
     weight = matrix(order, n, k)
     assert np.array_equal(unpack(TileGrid(order, n, k), pack(order, weight)), weight)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(ORDERS, SIZES, SIZES, st.data())
 def test_the_byte_offset_of_an_element_is_where_it_lies(order: TileOrder, n: int, k: int, data: st.DataObject) -> None:
     grid, weight = TileGrid(order, n, k), matrix(order, n, k)
@@ -74,7 +74,7 @@ def test_the_byte_offset_of_an_element_is_where_it_lies(order: TileOrder, n: int
     assert len(raw) == grid.bytes == grid.n_tiles * grid.strip_bytes
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ORDERS, SIZES, SIZES)
 def test_padding_is_zero_and_nothing_else(order: TileOrder, n: int, k: int) -> None:
     packed = pack(order, np.ones((n, k), DTYPES[order.element_bytes]))
