@@ -122,21 +122,22 @@ def main() -> None:
     say(f"quantised in {made['quantise_s']:.0f} s, peak {_gib(made['peak_bytes'])}")
     text = [_introduction(plan, made)]
     libraries = ("hvdc", "numpy", "onnx", "onnxruntime", "torch", "diffusers")
+    parts: dict[str, Callable[[], str]] = {"frames and host": lambda: lines_table([*_quality(run), *_host(plan, run)])}
     if problem := why_not():
         text.append(f"Compiling was not measured: {problem}.")
-        parts = [lambda: lines_table([*_quality(run), *_host(plan, run)])]
     else:
         libraries += ("onnxruntime-qnn",)
-        parts = [
-            lambda: _compiling(plan, 1),
-            lambda: lines_table([*_quality(run), *_host(plan, run)]),
-            lambda: _compiling(plan, 3),
-        ]
-    for part in parts:
+        parts = {"compiling at optimisation 1": lambda: _compiling(plan, 1)} | parts
+        if not arguments.quick:
+            parts["compiling at optimisation 3"] = lambda: _compiling(plan, 3)
+    for i, part in enumerate(parts.values()):
         text.append(part())
         print(text[-1], flush=True)
         if not arguments.quick:
-            write_section(Path("docs/BENCHMARKS.md"), "Decoding", "make bench-decoder", "\n\n".join(text), libraries)
+            later = list(parts)[i + 1 :]
+            missing = [f"Not measured yet: {', '.join(later)}."] if later else []
+            everything = "\n\n".join([*text, *missing])
+            write_section(Path("docs/BENCHMARKS.md"), "Decoding", "make bench-decoder", everything, libraries)
 
 
 def _introduction(plan: Plan, made: dict[str, Any]) -> str:
@@ -394,9 +395,9 @@ def _host(plan: Plan, run: Run) -> list[Line]:
     found: dict[str, dict[str, Any]] = {}
     for name in HOST:
         say(f"host decode, {name}")
-        found[name] = run(name)
+        found[name] = run(name) | {"load": os.getloadavg()[0]}
         wall, processor, peak = (found[name][key] for key in ("wall_s", "processor_s", "peak_bytes"))
-        say(f"{wall:.1f} s, processor {processor:.1f} s, peak {_gib(peak)}, load {os.getloadavg()[0]:.1f}")
+        say(f"{wall:.1f} s, processor {processor:.1f} s, peak {_gib(peak)}, load {found[name]['load']:.1f}")
     peer = found["diffusers"]
 
     def line(what: str, name: str, goal: float, more: str = "") -> Line:
@@ -404,9 +405,9 @@ def _host(plan: Plan, run: Run) -> list[Line]:
         ratio = peer["processor_s"] / mine["processor_s"]
         first, *later = mine["each_s"]
         how = (
-            f"processor time: {peer['processor_s']:.1f} s ÷ {mine['processor_s']:.1f} s; wall time, {CORES} threads "
-            f"beside other work: {peer['wall_s']:.1f} s and {mine['wall_s']:.1f} s, of which `first` {first:.1f} s, "
-            f"`later` {' and '.join(f'{s:.1f}' for s in later)} s"
+            f"processor time: {peer['processor_s']:.1f} s ÷ {mine['processor_s']:.1f} s; wall time, {CORES} threads: "
+            f"{peer['wall_s']:.1f} s at a load of {peer['load']:.1f}, {mine['wall_s']:.1f} s at {mine['load']:.1f}, "
+            f"of which `first` {first:.1f} s, `later` {' and '.join(f'{s:.1f}' for s in later)} s"
         )
         return Line(what, f"{ratio:.2f}", f"≥ {goal:.1f}", ratio >= goal, how + more)
 
@@ -419,7 +420,7 @@ def _host(plan: Plan, run: Run) -> list[Line]:
     peaks = ", ".join(f"{name} {_gib(found[name]['peak_bytes'])}" for name in HOST)
     return [
         line("diffusers ÷ FP32 graphs", "fp32", 1.0, f"; frames differ by {difference:.1e} at most"),
-        line("diffusers ÷ INT8 graphs, every node as written", "int8", 1.5, f"; {_vnni()}"),
+        line("diffusers ÷ INT8 graphs, every node as written", "int8", 1.5, f"; these multiply in FP32, and {_vnni()}"),
         line("diffusers ÷ INT8 graphs, optimised", "int8-fused", 1.5, "; not exact, see below"),
         Line(
             "INT8 graphs, optimised and as written",

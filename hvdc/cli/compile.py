@@ -186,7 +186,8 @@ def _check_decoder(
     """What can be refused before anything is computed. Raises UsageError."""
     if vae is None:
         options = given("latents", "decoder_backend", "decoder_tile", "aihub_profile")
-        options += [f"--set {key}" for key in (s.partition("=")[0].strip() for s in settings) if "decoder_" in key]
+        keys = [setting.partition("=")[0].strip() for setting in settings]
+        options += [f"--set {key}" for key in keys if key.startswith(("decoder_", "aihub_"))]
         refuse_without_effect(options, "no decoder to compile", "add --vae")
         return
     if config.decoder_backend != "aihub":

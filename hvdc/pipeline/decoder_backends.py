@@ -14,7 +14,7 @@ from exporters.aihub.options import AiHubOptions
 from exporters.qnn import available
 from exporters.qnn import compile as local
 from exporters.qnn.metadata import GraphInfo, Metadata
-from exporters.qnn.options import QnnOptions
+from exporters.qnn.options import Limits, QnnOptions
 from hvdc.artifact.decoder import Backend, Binary, BinaryGraph, Check
 from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
@@ -22,6 +22,9 @@ from hvdc.pipeline.decoder_parts import BINARY, file_name
 from hvdc.pipeline.progress import Progress
 
 Say = Callable[[str], None]
+
+LIMITS = Limits(seconds=2 * 3600)
+"""The full-size decoder takes minutes at optimisation level 1, and up to ten for each graph at level 3."""
 
 
 def require_backend(backend: Backend) -> None:
@@ -54,7 +57,7 @@ def compile_binary(
     try:
         if config.decoder_backend == "aihub":
             return _hosted(config, graphs, output, folder.parent / "aihub.json", graph_bytes, say)
-        made = local.compile_graphs(graphs, output, _options(config))
+        made = local.compile_graphs(graphs, output, _options(config), LIMITS)
         progress.advance(1)
     finally:
         progress.finish()

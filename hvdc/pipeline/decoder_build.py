@@ -5,11 +5,13 @@ What takes long (the encodings, the binary) is kept in the user's cache by the i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import shutil
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +37,10 @@ from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise, serialised
 
 Say = Callable[[str], None]
+
+MAKING = ".making-"
+LEFT_AFTER_S = 24 * 3600
+"""Nobody works on graphs for so long: a folder that is older was left by a compile that was killed."""
 
 
 def build_decoder(
@@ -143,7 +149,8 @@ def _built(
     parts_of = {v: stage_graphs(decoder, v, tile.rows, tile.columns, attempt.groups) for v in VARIANTS}
     floats = Graphs(*(tuple(part.model() for part in parts_of[v]) for v in VARIANTS))
     graphs = quantise(floats, quantised.encodings)
-    temporary = Path(tempfile.mkdtemp(prefix=".making-", dir=folder.parent))
+    _sweep(folder.parent)
+    temporary = Path(tempfile.mkdtemp(prefix=MAKING, dir=folder.parent))
     try:
         entries = []
         for variant in VARIANTS:
@@ -191,6 +198,13 @@ def _built(
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return parts_in(entry, folder)
+
+
+def _sweep(folder: Path) -> None:
+    for path in folder.glob(f"{MAKING}*"):
+        with contextlib.suppress(OSError):  # another compile may have swept
+            if time.time() - path.stat().st_mtime > LEFT_AFTER_S:
+                shutil.rmtree(path)
 
 
 def _port(port: Any) -> Port:

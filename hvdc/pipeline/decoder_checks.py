@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError
 
 from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.graphs import stage_graphs
@@ -35,7 +34,6 @@ from hvdc.pipeline.decoder_operators import single_operators
 from hvdc.pipeline.progress import Progress
 from quant.decoder import ports as quantised_ports
 from quant.decoder.encodings import Encodings
-from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import CACHE, LATENT, NEXT_CACHE, VARIANTS, Graphs
 from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise, serialised
@@ -75,9 +73,10 @@ def port_findings(artifact: Artifact) -> list[ArtifactError]:
     entry = artifact.manifest.decoder
     found: list[ArtifactError] = []
     for graph in entry.graphs if entry is not None else ():
+        data = artifact.opaque(graph.model)
         try:
-            both = ports(onnx.load_model_from_string(artifact.opaque(graph.model)))
-        except (DecodeError, DecoderQuantError) as error:
+            both = ports(onnx.load_model_from_string(data))
+        except Exception as error:  # protobuf's own, DecoderQuantError
             found.append(_finding(graph.model, "an ONNX graph with quantised ports", error))
             continue
         for kind, due, held in zip(("inputs", "outputs"), (graph.inputs, graph.outputs), both, strict=True):
@@ -240,7 +239,8 @@ def emulation_findings(results: Sequence[Emulated]) -> list[ArtifactError]:
     return [
         _finding(
             f"{r.what}, {r.output}",
-            f"at most {r.bound:g} steps",
+            f"at most {r.bound:g} steps"
+            + (", and half of the values less than one" if r.what.startswith("operator") else " in the mean"),
             f"{r.max_lsb:.2f} at most, {r.mean_lsb:.3f} in the mean",
         )
         for r in results

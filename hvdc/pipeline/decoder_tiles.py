@@ -95,7 +95,10 @@ class TilePlanner:
                 self._remember(attempt, refusal)
                 say(f"{attempt.text} do not compile: {refusal.what} ({refusal.found})")
         if error is None:
-            raise QnnError("no tile fits the compiler's memory", where="decoder_tile", found="all were refused before")
+            raise QnnError(
+                "no tile fits the compiler's memory", where="decoder_tile", found="all were refused before",
+                fix=f"remove {self._memory} to try them again, or choose a --decoder-tile",
+            )  # fmt: skip
         raise error
 
     def _all(self) -> Iterator[Attempt]:
