@@ -48,7 +48,8 @@ QUALITY_TILE = (12, 12)
 HELD_OUT = 1000
 """Seed of the latent that is decoded; those of calibration are smaller."""
 HOST = ("diffusers", "fp32", "int8", "int8-fused")
-COMPILES = 2
+COMPILES = {1: 2, 3: 1}
+"""How often at each optimisation level; level 3 takes many minutes."""
 BINARIES = (("first",), ("later",), VARIANTS)
 CORES = len(os.sched_getaffinity(0))
 LIMITS = Limits(seconds=3600)
@@ -94,6 +95,7 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="a small decoder and tile, to try things; not written down"
     )
+    parser.add_argument("--resume", action="store_true", help="take over what an interrupted run had measured")
     parser.add_argument("--worker", choices=WORKERS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.quick:
@@ -117,10 +119,14 @@ def main() -> None:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return found
 
-    say("making a random autoencoder, and its INT8 graphs")
-    made = run("prepare")
-    say(f"quantised in {made['quantise_s']:.0f} s, peak {_gib(made['peak_bytes'])}")
-    text = [_introduction(plan, made)]
+    kept = plan.folder / "parts.json"
+    held: dict[str, str] = json.loads(kept.read_text("utf-8")) if arguments.resume and kept.is_file() else {}
+    if "introduction" not in held:
+        say("making a random autoencoder, and its INT8 graphs")
+        made = run("prepare")
+        say(f"quantised in {made['quantise_s']:.0f} s, peak {_gib(made['peak_bytes'])}")
+        held = {"introduction": _introduction(plan, made)}
+    text = [held["introduction"]]
     libraries = ("hvdc", "numpy", "onnx", "onnxruntime", "torch", "diffusers")
     parts: dict[str, Callable[[], str]] = {"frames and host": lambda: lines_table([*_quality(run), *_host(plan, run)])}
     if problem := why_not():
@@ -130,8 +136,10 @@ def main() -> None:
         parts = {"compiling at optimisation 1": lambda: _compiling(plan, 1)} | parts
         if not arguments.quick:
             parts["compiling at optimisation 3"] = lambda: _compiling(plan, 3)
-    for i, part in enumerate(parts.values()):
-        text.append(part())
+    for i, (name, part) in enumerate(parts.items()):
+        held[name] = held[name] if name in held else part()
+        kept.write_text(json.dumps(held), "utf-8")
+        text.append(held[name])
         print(text[-1], flush=True)
         if not arguments.quick:
             later = list(parts)[i + 1 :]
@@ -313,7 +321,7 @@ def _compiling(plan: Plan, optimization: int) -> str:
     for names in BINARIES:
         label = " + ".join(names)
         try:
-            done[names] = [_compile(plan, names, optimization) for _ in range(COMPILES)]
+            done[names] = [_compile(plan, names, optimization) for _ in range(COMPILES[optimization])]
         except QnnError as error:
             say(f"refused: {error}")
             rows.append(f"| {label} | refused: {error.what}; {error.found} | | | | |")
@@ -337,7 +345,8 @@ def _row(label: str, runs: list[Compiled]) -> str:
     seconds = ", ".join(f"{run.seconds:.1f}" for run in runs)
     spilled = " + ".join(_mb(graph.info.spill_fill_bytes) for graph in runs[0].graphs)
     cells = [label, seconds, _gib(max(r.peak_rss_bytes for r in runs)), _mb(runs[0].size_bytes), spilled]
-    return f"| {' | '.join([*cells, 'yes' if _same(runs) else 'NO'])} |"
+    same = "compiled once" if len(runs) == 1 else "yes" if _same(runs) else "NO"
+    return f"| {' | '.join([*cells, same])} |"
 
 
 def _same(runs: list[Compiled]) -> bool:
@@ -355,14 +364,17 @@ def _compile_lines(done: dict[Sequence[str], list[Compiled]], optimization: int)
     same = sum(_same(group) for group in done.values())
     fixed = all(run.reproducible for run in runs)
     peak, limit = max(run.peak_rss_bytes for run in runs), Limits().memory_bytes
+    if COMPILES[optimization] > 1:
+        lines.append(
+            Line(
+                "of these with the same bytes in two runs",
+                f"{same} of {len(done)}",
+                "all" if fixed else "none: the kernel refuses fixed addresses here",
+                same == len(done) or not fixed,
+                f"SHA-256; `Compiled.reproducible` is {fixed}",
+            )
+        )
     lines += [
-        Line(
-            "of these with the same bytes in two runs",
-            f"{same} of {len(done)}",
-            "all" if fixed else "none: the kernel refuses fixed addresses here",
-            same == len(done) or not fixed,
-            f"SHA-256; `Compiled.reproducible` is {fixed}",
-        ),
         Line(f"peak memory {at}", _gib(peak), f"≤ {_gib(limit)}", peak <= limit, "VmHWM; the goal is the usual limit"),
     ]
     if everything:
