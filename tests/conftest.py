@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import subprocess
@@ -12,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from exporters.model import TINY
+from exporters.qnn.available import why_not
 from exporters.synth import write_checkpoint
-from tests import calibrations
+from tests import calibrations, decoders
 from tests.commands import compiled
 from tests.exporters.models import GEOMETRY
 
@@ -106,3 +109,82 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     yield mount
     for place in places:
         subprocess.run(["umount", place], check=True)
+
+
+@pytest.fixture(scope="session")
+def vae(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return decoders.write_vae(tmp_path_factory.mktemp("vae") / "vae")
+
+
+@pytest.fixture(scope="session")
+def latents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three clips."""
+    return decoders.write_latents(tmp_path_factory.mktemp("latents") / "l.safetensors", decoders.random_latents())
+
+
+@pytest.fixture(scope="session")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of cached decoders, which all processes of a test run share: measuring takes a quarter of a minute."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One process at a time, with this folder as the cache."""
+    with (folder / "lock").open("w") as file, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        patch.setenv("HVDC_CACHE_DIR", str(folder))
+        yield
+
+
+@pytest.fixture(scope="session")
+def tiled_artifact(
+    watched_checkpoint: Path, vae: Path, latents: Path, measured: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """With a decoder in two by two tiles, as ONNX graphs alone."""
+    output = tmp_path_factory.mktemp("tiled") / "tiled.hvdc"
+    with _alone_in(measured):
+        given = ("--vae", vae, "--latents", latents, "--decoder-tile", decoders.TILED)
+        return decoders.compiled_decoder(watched_checkpoint, output, *given)
+
+
+@pytest.fixture(scope="session")
+def whole_artifact(tiled_artifact: Path, watched_checkpoint: Path, vae: Path, latents: Path, measured: Path) -> Path:
+    """With a decoder in one tile, as ONNX graphs alone."""
+    with _alone_in(measured):
+        output = tiled_artifact.with_name("whole.hvdc")
+        return decoders.compiled_decoder(watched_checkpoint, output, "--vae", vae, "--latents", latents)
+
+
+@pytest.fixture(scope="session")
+def binary_artifact(tiled_artifact: Path, watched_checkpoint: Path, vae: Path, latents: Path, measured: Path) -> Path:
+    """With a decoder in one tile, compiled for the phone's NPU; skips where that is not possible."""
+    if why := why_not():
+        pytest.skip(why)
+    with _alone_in(measured):
+        output = tiled_artifact.with_name("binary.hvdc")
+        given = ("--vae", vae, "--latents", latents)
+        return decoders.compiled_decoder(watched_checkpoint, output, *given, backend="qnn")
+
+
+@pytest.fixture
+def decoder_cache(tiled_artifact: Path, measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A test's own cache: encodings that were measured are in it, no graphs and no binaries."""
+    folder = tmp_path / "cache" / "decoders"
+    folder.mkdir(parents=True)
+    for path in (measured / "decoders").glob("*.json"):
+        shutil.copy(path, folder)
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(folder.parent))
+    return folder
+
+
+@pytest.fixture
+def graphs_cache(measured: Path, decoder_cache: Path) -> Path:
+    """With the graphs of `tiled_artifact` in it too; returns their folder."""
+    for entry in (measured / "decoders").glob("*/entry.json"):
+        if f'"rows":{decoders.TILED.partition("x")[0]},' in entry.read_text():
+            return Path(shutil.copytree(entry.parent, decoder_cache / entry.parent.name))
+    raise AssertionError("no such graphs")

@@ -41,6 +41,8 @@ def default_jobs() -> int:
     return min(len(os.sched_getaffinity(0)), 8)
 
 
+BACKEND_HELP = "Who compiles it: qnn (this machine), aihub (Qualcomm), onnx (nobody).  [default: qnn]"
+
 SHOWN_LINEARS = 12
 """Lines of the table of a split; the manifest lists all."""
 
@@ -56,7 +58,7 @@ SHOWN_LINEARS = 12
 @click.option("--allow-geometry", is_flag=True, help="Take a calibration that was run at another video size.")
 @click.option("--vae", type=click.Path(path_type=Path), help="Compile the decoder of this Wan 2.1 VAE in too.")
 @click.option("--latents", type=click.Path(path_type=Path), help="Quantise it by these; else by those of --prompts.")
-@click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help="[default: qnn]")
+@click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help=BACKEND_HELP)
 @click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]")
 @click.option("--aihub-profile", is_flag=True, default=None, help="With backend aihub: time it on a hosted phone.")
 @run_options

@@ -82,3 +82,18 @@ def test_broken_metadata_of_others_is_no_crash(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "half-1.0.dist-info" / "METADATA").write_bytes(b"\xff\xfe\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert hvdc("doctor", "--json").json()["checks"]
+
+
+def test_qualcomms_libraries_are_there_or_it_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    from exporters.qnn.available import Problem, why_not
+
+    checks = {check["name"]: check for check in hvdc("doctor", "--json").json()["checks"]}
+    assert (checks["qnn"]["status"] == "ok") is not bool(why_not())
+    missing = Problem("the package onnxruntime-qnn is not installed", "no such package", "pip install it")
+    monkeypatch.setattr("exporters.qnn.available.problems", lambda: [missing])
+    done = hvdc("doctor", "--json")
+    check = next(check for check in done.json()["checks"] if check["name"] == "qnn")
+    assert done.status == 0, "only the decoder needs them"
+    assert check["status"] == "missing"
+    assert "the package onnxruntime-qnn is not installed" in check["found"]
+    assert (check["needed_for"], check["fix"]) == ("compiling and emulating the decoder", "pip install 'hvdc[qnn]'")

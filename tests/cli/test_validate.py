@@ -260,3 +260,15 @@ def test_the_manifest_must_be_what_the_checkpoint_and_the_configuration_give(
     done = hvdc("validate", copy, "--against", ragged_checkpoint)
     assert done.status == 4
     assert "steps.3.expert: detail → semantic" in done.out
+
+
+def test_a_decoders_checks_are_test_cases_too(tiled_artifact: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(tiled_artifact, tmp_path / "copy.hvdc"))
+    graph = copy / "decoder" / "first.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+    for artifact, failures in ((tiled_artifact, {}), (copy, {"deep": 1, "graphs": 1})):
+        done = hvdc("validate", artifact, "--deep", "--junit", tmp_path / "junit.xml", "-q")
+        assert done.status == (4 if failures else 0), done.out
+        cases = ElementTree.parse(tmp_path / "junit.xml").getroot()  # noqa: S314
+        assert [case.get("name") for case in cases] == ["layout", "deep", "graphs"]
+        assert {c.get("name"): len(c) for c in cases if len(c)} == failures
