@@ -186,15 +186,17 @@ def _check_decoder(
     prompts: Path | None,
 ) -> None:
     """What can be refused before anything is computed. Raises UsageError."""
+    keys = [setting.partition("=")[0].strip() for setting in settings]
     if vae is None:
         options = given("latents", "decoder_backend", "decoder_tile", "aihub_profile")
-        keys = [setting.partition("=")[0].strip() for setting in settings]
         options += [f"--set {key}" for key in keys if key.startswith(("decoder_", "aihub_"))]
         refuse_without_effect(options, "no decoder to compile", "add --vae")
         return
     if config.decoder_backend != "aihub":
         refuse_without_effect(
-            given("aihub_profile"), f"the decoder's backend {config.decoder_backend}", "add --decoder-backend aihub"
+            given("aihub_profile") + ["--set aihub_profile"] * ("aihub_profile" in keys),
+            f"the decoder's backend {config.decoder_backend}",
+            "add --decoder-backend aihub",
         )
     from hvdc.pipeline.decoder_backends import require_backend
 
