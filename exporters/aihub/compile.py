@@ -8,7 +8,6 @@ its name. What was submitted stands in a state file, so that the same call after
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -26,10 +25,10 @@ from exporters.aihub.progress import Progress, Say, silent
 from exporters.aihub.service import Service, status_code
 from exporters.aihub.state import Run, run_key
 from exporters.qnn import graphs as qdq
+from exporters.qnn.durable import hash_and_sync, sync_folder
 from exporters.qnn.metadata import GraphInfo, Metadata
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_CHUNK_BYTES = 1 << 20
 _PATIENCE = Waiting()
 
 Accept = Callable[[Path, str], "Metadata | None"]
@@ -159,10 +158,10 @@ def _compile(
             progress(Progress("check", note=where))
             metadata = accept(binary, where)
             inside = check.pair(metadata, signatures, options, where) if metadata else {}
-            sha256 = _hash_and_sync(binary)
+            sha256 = hash_and_sync(binary)
             size = binary.stat().st_size
             binary.replace(output)
-            _sync_folder(output.parent)
+            sync_folder(output.parent)
     except OSError as error:
         raise AiHubError(
             f"the binary cannot be written: {error.strerror or error}",
@@ -253,22 +252,3 @@ def _download(service: Service, job: Any, folder: Path, progress: Say) -> tuple[
             raise
 
     return service.call("download", f"downloading the model of job {job.job_id}", fetch, job.url), model
-
-
-def _hash_and_sync(path: Path) -> str:
-    """SHA-256 of a file, which is on the disk afterwards."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-        os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in the folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

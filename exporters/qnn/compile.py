@@ -6,8 +6,6 @@ what was asked for is moved to its name.
 
 from __future__ import annotations
 
-import hashlib
-import os
 import re
 import shutil
 import tempfile
@@ -19,12 +17,12 @@ from typing import Any
 from exporters.qnn import graphs as qdq
 from exporters.qnn import messages, process
 from exporters.qnn.available import Toolchain, library_folder, toolchain
+from exporters.qnn.durable import hash_and_sync, sync_folder
 from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import GraphInfo, Metadata, TensorInfo, read_metadata
 from exporters.qnn.options import Limits, QnnOptions
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
-_CHUNK_BYTES = 1 << 20
 _DEFAULT_OPTIONS = QnnOptions()
 _DEFAULT_LIMITS = Limits()
 
@@ -117,10 +115,10 @@ def compile_graphs(
             binary, names = _collect(folder, list(models), where)
             metadata = read_metadata(binary)
             compiled = _check(metadata, names, signatures, options, everything)
-            sha256 = _hash_and_sync(binary)
+            sha256 = hash_and_sync(binary)
             size = binary.stat().st_size
             binary.replace(output)
-            _sync_folder(output.parent)
+            sync_folder(output.parent)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
     except OSError as error:
@@ -236,22 +234,3 @@ def _described(ports: Sequence[qdq.Port], tensors: Sequence[TensorInfo]) -> tupl
         sorted(phrase(p.name, p.dtype, p.dims, p.scale, p.zero_point) for p in ports),
         sorted(phrase(t.name, t.dtype.replace("ufixed", "uint"), t.dims, t.scale, -(t.offset or 0)) for t in tensors),
     )
-
-
-def _hash_and_sync(path: Path) -> str:
-    """SHA-256 of a file, which is on the disk afterwards."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            digest.update(chunk)
-        os.fsync(file.fileno())
-    return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in the folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.graphs import stage_graphs
 from exporters.qnn.available import toolchain, why_not
 from exporters.qnn.emulate import run_graph, run_reference
@@ -28,8 +27,8 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.decoder import Binary, Decoder, Port
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
-from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.decoder_encodings import OBSERVED_SIDE, Float32Array, Quantised, vae_sha256
+from hvdc.errors import UsageError
+from hvdc.pipeline.decoder_encodings import OBSERVED_SIDE, Float32Array, Quantised, open_same
 from hvdc.pipeline.decoder_operators import single_operators
 from hvdc.pipeline.progress import Progress
 from quant.decoder import ports as quantised_ports
@@ -266,13 +265,7 @@ def _own(artifact: Artifact, entry: Decoder) -> Graphs:
 
 
 def _small(entry: Decoder, encodings: Encodings, vae: Path) -> Graphs:
-    with open_decoder(vae) as decoder:
-        found = vae_sha256(decoder)
-        if found != entry.vae_sha256:
-            raise HvdcError(
-                "this is not the autoencoder that the artifact was compiled with", where=str(vae),
-                expected=entry.vae_sha256, found=found, fix="give the one that it was compiled with",
-            )  # fmt: skip
+    with open_same(vae, entry.vae_sha256) as decoder:
         floats = [
             tuple(
                 graph.model()

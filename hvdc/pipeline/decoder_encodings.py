@@ -11,14 +11,15 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from exporters.decoder.checkpoint import DecoderCheckpoint
+from exporters.decoder.checkpoint import DecoderCheckpoint, open_decoder
 from exporters.decoder.graphs import first_graph, later_graph
-from hvdc.errors import UsageError
+from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import pieces, value_hash
 from quant.decoder.encodings import Encodings, choose_encodings
@@ -158,6 +159,22 @@ def vae_sha256(decoder: DecoderCheckpoint) -> str:
         value = value_hash(tensor, pieces(tensor), lambda done: None)
         digest.update(f"{name} {'x'.join(map(str, tensor.shape))} {value}\n".encode())
     return digest.hexdigest()
+
+
+def open_same(vae: Path, sha256: str) -> DecoderCheckpoint:
+    """The decoder of ``vae``, whose `vae_sha256` an artifact knows. Raises CheckpointError; HvdcError for another."""
+    decoder = open_decoder(vae)
+    try:
+        found = vae_sha256(decoder)
+        if found != sha256:
+            raise HvdcError(
+                "this is not the autoencoder that the artifact was compiled with", where=str(vae),
+                expected=sha256, found=found, fix="give the one that it was compiled with",
+            )  # fmt: skip
+    except BaseException:
+        decoder.close()
+        raise
+    return decoder
 
 
 def _graphs(decoder: DecoderCheckpoint, shape: tuple[int, ...], side: int) -> Graphs:

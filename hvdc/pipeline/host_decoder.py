@@ -14,13 +14,12 @@ import numpy.typing as npt
 import onnx
 
 from exporters.decoder.blocks import Variant
-from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.reference import StreamingDecoder, float_models
 from exporters.decoder.tiles import TileSettings, plan_tiles
 from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.reader import Artifact
-from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.decoder_encodings import vae_sha256
+from hvdc.errors import UsageError
+from hvdc.pipeline.decoder_encodings import open_same
 from hvdc.pipeline.progress import Progress
 from quant.decoder.ports import float_ports
 
@@ -69,13 +68,7 @@ class HostDecoder:
             self._decoder = StreamingDecoder(sizes, self._models, tiles, threads=threads)
             return
         try:
-            checkpoint = self._open.enter_context(open_decoder(vae))
-            found = vae_sha256(checkpoint)
-            if found != entry.vae_sha256:
-                raise HvdcError(
-                    "this is not the autoencoder that the artifact was compiled with", where=str(vae),
-                    expected=entry.vae_sha256, found=found, fix="give the one that it was compiled with",
-                )  # fmt: skip
+            checkpoint = self._open.enter_context(open_same(vae, entry.vae_sha256))
             models = float_models(checkpoint)
             self._decoder = StreamingDecoder(checkpoint.geometry, models, tiles, optimise=True, threads=threads)
         except BaseException:
