@@ -83,6 +83,8 @@ class Binary(Model):
     graphs: Annotated[tuple[BinaryGraph, ...], Field(min_length=1)]
     predicted_graph_bytes: Bytes
     """Memory that its largest graph was predicted to need of what the compiler grants one."""
+    reproducible: bool = False
+    """Compiling again on the same machine gives these bytes."""
     checks: tuple[Check, ...]
 
 
