@@ -6,16 +6,17 @@ seen in binaries of QAIRT 2.51, big-endian 2 and then 3, at byte 24 the offset o
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from exporters.aihub.errors import AiHubError
 from exporters.aihub.options import AiHubOptions
 from exporters.qnn import available
+from exporters.qnn import compile as local
 from exporters.qnn.errors import QnnError
-from exporters.qnn.graphs import Port, Signature
-from exporters.qnn.metadata import GraphInfo, Metadata, TensorInfo, read_metadata
+from exporters.qnn.graphs import Signature
+from exporters.qnn.metadata import GraphInfo, Metadata, read_metadata
+from exporters.qnn.options import QnnOptions
 
 FAKE = b"HVDC STAND-IN, NOT A QNN BINARY"
 """How every file of the tests' stand-in server begins: it looks like nothing else and is refused before all."""
@@ -54,64 +55,31 @@ def is_binary(path: Path, where: str) -> Metadata | None:
 def pair(
     metadata: Metadata, signatures: Mapping[str, Signature], options: AiHubOptions, where: str
 ) -> dict[str, GraphInfo]:
-    """The binary's graph for each of ours.
+    """The binary's graph for each of ours, compared as those of this machine's compiler are: to the last bit.
 
-    A single graph may have any name. The optimisation level is not compared: whether the service obeys is not known.
+    A single graph may have any name.
 
     Raises:
-        AiHubError: another SoC, other graphs, more VTCM, or other inputs and outputs than were asked for.
+        AiHubError: another SoC, other graphs, other VTCM, another optimisation level, or other inputs and outputs than
+            were asked for.
     """
-    inside = {graph.name: graph for graph in metadata.graphs}
-    if len(signatures) == len(inside) == 1:
-        inside = dict(zip(signatures, inside.values(), strict=True))
-    for what, expected, found in (
-        ("SoC", options.soc, metadata.soc),
-        ("architecture", options.arch, metadata.arch),
-        ("graphs", sorted(signatures), sorted(inside)),
-    ):
-        if expected != found:
-            raise _another(what, str(expected), str(found), where)
-    for name, signature in signatures.items():
-        graph = inside[name]
-        if graph.vtcm_bytes > options.vtcm_mb << 20:
-            raise _another(f"VTCM of {name}", f"up to {options.vtcm_mb << 20} bytes", f"{graph.vtcm_bytes}", where)
-        _same(f"inputs of {name}", signature.inputs, graph.inputs, where)
-        _same(f"outputs of {name}", signature.outputs, graph.outputs, where)
-    return {name: inside[name] for name in signatures}
-
-
-def _same(what: str, ports: Sequence[Port], tensors: Sequence[TensorInfo], where: str) -> None:
-    """By name, since the order in a binary is not ONNX's. QNN's offset is the zero point with the other sign."""
-    by_name = {tensor.name: tensor for tensor in tensors}
-    for port in ports:
-        tensor = by_name.get(port.name)
-        same = (
-            tensor is not None
-            and (tensor.dtype.replace("ufixed", "uint"), tensor.dims) == (port.dtype, port.dims)
-            and (
-                port.scale is None
-                or (
-                    tensor.scale is not None
-                    and math.isclose(tensor.scale, port.scale, rel_tol=1e-6)
-                    and -(tensor.offset or 0) == port.zero_point
-                )
-            )
-        )
-        if not same:
-            raise _another(f"{what}, {port.name}", str(port), "; ".join(map(str, tensors)), where)
-    if len(ports) != len(tensors):
-        raise _another(what, ", ".join(p.name for p in ports), ", ".join(by_name), where)
+    names = {name: name for name in signatures}
+    if len(signatures) == len(metadata.graphs) == 1:
+        names = dict.fromkeys(signatures, metadata.graphs[0].name)
+    asked = QnnOptions(options.soc, options.arch, options.vtcm_mb, options.optimization)
+    try:
+        paired = local._check(metadata, names, dict(signatures), asked, where)
+    except QnnError as error:
+        raise AiHubError(
+            f"Qualcomm AI Hub's answer is refused, {error.what}",
+            where=where,
+            expected=error.expected,
+            found=error.found,
+            fix="choose the device that belongs to soc and arch, or another optimisation level; "
+            "otherwise report this with the job's page",
+        ) from error
+    return {graph.name: graph.info for graph in paired}
 
 
 def _not_one(where: str, found: str) -> AiHubError:
     return AiHubError("this is not a QNN context binary", where=where, found=found, fix=_AGAIN)
-
-
-def _another(what: str, expected: str, found: str, where: str) -> AiHubError:
-    return AiHubError(
-        f"Qualcomm AI Hub's binary is not what was asked for: {what}",
-        where=where,
-        expected=expected,
-        found=found,
-        fix="choose the device that belongs to soc and arch, or report this with the job's page",
-    )

@@ -22,8 +22,9 @@ from exporters.aihub.errors import AiHubError
 from exporters.aihub.jobs import Jobs
 from exporters.aihub.options import AiHubOptions, Waiting
 from exporters.aihub.progress import Progress, Say, silent
-from exporters.aihub.service import Service, status_code
+from exporters.aihub.service import Service
 from exporters.aihub.state import Run, run_key
+from exporters.aihub.uploads import binary_run, uploaded
 from exporters.qnn import graphs as qdq
 from exporters.qnn.durable import hash_and_sync, sync_folder
 from exporters.qnn.metadata import GraphInfo, Metadata
@@ -85,6 +86,7 @@ def compile_graphs(
     state: Path,
     progress: Say = silent,
     waiting: Waiting = _PATIENCE,
+    accept: Accept = check.is_binary,
 ) -> AiHubCompiled:
     """Compiles QDQ graphs, given as (name, ONNX file), to one context binary at ``output``.
 
@@ -92,24 +94,13 @@ def compile_graphs(
     graphs, names or options are others. A file that was at ``output`` is replaced when, and only when, the new one is
     complete. The graphs are sent to Qualcomm.
 
+    ``accept`` judges the download. Only tests have another one, which lets the stand-in's bytes through.
+
     Raises:
         AiHubError: the service cannot be used or reached, refuses, a job failed or takes too long, or the result is
-            not the binary that was asked for. Nothing is left at the output.
+            not the binary that was asked for; ``too_large`` where smaller graphs may do. Nothing is left at the output.
         QnnError: a graph or an option is refused before anything is sent.
     """
-    return _compile(graphs, output, options, state, progress, waiting, check.is_binary)
-
-
-def _compile(
-    graphs: Sequence[tuple[str, Path]],
-    output: Path,
-    options: AiHubOptions,
-    state: Path,
-    progress: Say,
-    waiting: Waiting,
-    accept: Accept,
-) -> AiHubCompiled:
-    """`compile_graphs` with the judge of the download: tests have one that lets the stand-in's bytes through."""
     begun = time.monotonic()
     if not output.parent.is_dir():
         raise AiHubError("the output's folder does not exist", where=str(output.parent), fix="make the folder")
@@ -136,7 +127,7 @@ def _compile(
 
                 def submit(job: str, graph: str = graph, content: bytes = content) -> Any:
                     service.require(device)  # before an upload that may take long
-                    model = _uploaded(service, run, graph, content, folder, progress)
+                    model = uploaded(service, run, graph, lambda: _written(folder, graph, content), progress)
                     return service.client.submit_compile_job(
                         model, device=device, name=job, options=flags[graph], retry=False
                     )
@@ -160,6 +151,7 @@ def _compile(
             inside = check.pair(metadata, signatures, options, where) if metadata else {}
             sha256 = hash_and_sync(binary)
             size = binary.stat().st_size
+            binary_run(state, sha256, service.api_url).note_upload("binary", model.model_id)
             binary.replace(output)
             sync_folder(output.parent)
     except OSError as error:
@@ -208,22 +200,10 @@ def _load(graphs: Sequence[tuple[str, Path]]) -> tuple[dict[str, qdq.Signature],
     return signatures, contents
 
 
-def _uploaded(service: Service, run: Run, graph: str, content: bytes, folder: Path, progress: Say) -> Any:
-    """The service's model: of an earlier upload where it still has it."""
-    known = run.upload(graph)
-    if known:
-        try:
-            return service.client.get_model(known)
-        except Exception as error:
-            if status_code(error) != 404:
-                raise
+def _written(folder: Path, graph: str, content: bytes) -> Path:
     path = folder / f"{graph}.onnx"
     path.write_bytes(content)
-    progress(Progress("upload", note=f"{graph}, {len(content):,} bytes"))
-    model = service.client.upload_model(str(path), name=f"hvdc {graph}")
-    run.note_upload(graph, model.model_id)
-    path.unlink()
-    return model
+    return path
 
 
 def _target(service: Service, job: Any) -> Any:

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from exporters.aihub.compile import AiHubCompiled
+from exporters.aihub.compile import AiHubCompiled, AiHubGraph
 from exporters.aihub.errors import AiHubError
 from exporters.aihub.jobs import Jobs
 from exporters.aihub.options import AiHubOptions, Waiting
-from exporters.aihub.progress import Progress, Say, silent
+from exporters.aihub.progress import Say, silent
 from exporters.aihub.service import Service
 from exporters.aihub.state import Run, run_key
+from exporters.aihub.uploads import binary_run, uploaded
 from exporters.qnn.metadata import GraphInfo
 
 _PATIENCE = Waiting()
@@ -47,6 +48,15 @@ class Binary(Protocol):
     def sha256(self) -> str: ...
     @property
     def graphs(self) -> Sequence[Graph]: ...
+
+
+@dataclass(frozen=True)
+class KeptBinary:
+    """A context binary of a file, whoever made it. ``info`` of its graphs is None where the file was not read."""
+
+    path: Path
+    sha256: str
+    graphs: tuple[AiHubGraph, ...]
 
 
 @dataclass(frozen=True)
@@ -151,8 +161,8 @@ class _Phone:
             "options": options.to_json(),
             "service": self.service.api_url,
         }
-        self.run = Run(state, run_key(whole), whole)
-        self.jobs = Jobs(self.service, self.run, waiting, say)
+        self._binary = binary_run(state, compiled.sha256, self.service.api_url)
+        self.jobs = Jobs(self.service, Run(state, run_key(whole), whole), waiting, say)
 
     def start(
         self, step: str, graphs: Sequence[Graph], data: dict[str, list[np.ndarray]] | None = None
@@ -167,7 +177,7 @@ class _Phone:
             def submit(name: str, flags: str = flags) -> Any:
                 self.service.require(self._device)
                 return self.service.client.submit_inference_job(
-                    self._model(step),
+                    self._model(),
                     device=self._device,
                     inputs=data,
                     name=name,
@@ -179,17 +189,11 @@ class _Phone:
             started[slot] = self.jobs.start(step, slot, submit)
         return started
 
-    def _model(self, step: str) -> Any:
-        """The binary as the service has it."""
+    def _model(self) -> Any:
+        """The binary as the service has it: it is uploaded where the service neither made it nor was given it."""
         if isinstance(self._compiled, AiHubCompiled) and self._compiled.model_id:
             return self.service.client.get_model(self._compiled.model_id)
-        known = self.run.upload("binary")
-        if known:
-            return self.service.client.get_model(known)
-        self._say(Progress("upload", note=f"{self._compiled.path.name} for {step}"))
-        model = self.service.client.upload_model(str(self._compiled.path), name=f"hvdc {self._compiled.path.name}")
-        self.run.note_upload("binary", model.model_id)
-        return model
+        return uploaded(self.service, self._binary, "binary", lambda: self._compiled.path, self._say)
 
 
 def _profile(on: _Phone, graph: str, job: Any) -> GraphProfile:

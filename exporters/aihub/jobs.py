@@ -6,8 +6,10 @@ and before a submission is tried again the service is asked whether it has a job
 
 from __future__ import annotations
 
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from exporters.aihub.errors import AiHubError
@@ -15,6 +17,7 @@ from exporters.aihub.options import Waiting
 from exporters.aihub.progress import JobState, Progress, Say
 from exporters.aihub.service import Service, status_code
 from exporters.aihub.state import Known, Run
+from exporters.qnn import messages
 
 _RECENT = 100
 """Jobs among which one with a lost answer is looked for: it was submitted a moment ago, or by the run before."""
@@ -62,7 +65,8 @@ class Jobs:
         """Returns when all have succeeded, each as the service has it then.
 
         Raises:
-            AiHubError: a job failed, the limit was reached, or the service cannot be reached.
+            AiHubError: a job failed, ``too_large`` where the toolchain said so; the limit was reached, or the service
+            cannot be reached.
         """
         begun, pause = time.monotonic(), self._waiting.poll_s
         while True:
@@ -72,12 +76,7 @@ class Jobs:
                 status = self._service.call(step, f"asking for job {job.job_id}", job.get_status, job.url)
                 if status.failure:
                     self._run.forget_job(slot)
-                    raise AiHubError(
-                        f"Qualcomm AI Hub's job failed: {slot}",
-                        where=f"job {job.job_id}, {job.url}",
-                        found=status.message or "no message",
-                        fix="read the job's page; the next run submits this job again",
-                    )
+                    raise _failed(slot, job, status.message or "", self._log(step, job))
                 states.append(JobState(slot, job.job_id, job.url, status.code))
                 done &= status.success
             waited = time.monotonic() - begun
@@ -93,6 +92,17 @@ class Jobs:
             slot: self._service.call(step, f"asking for job {job.job_id}", self._again(job))
             for slot, job in jobs.items()
         }
+
+    def _log(self, step: str, job: Any) -> list[str]:
+        """Lines of the logs of a job that failed; none where there are none to be had: that it failed matters more."""
+        what = f"downloading the log of job {job.job_id}"
+        with tempfile.TemporaryDirectory(prefix="hvdc-") as folder:
+            try:
+                paths = self._service.call(step, what, lambda: job.download_job_logs(folder), job.url)
+                return [line for path in paths for line in Path(path).read_text("utf-8", "replace").splitlines()]
+            except (AiHubError, OSError) as error:
+                self._say(Progress(step, note=f"no log of job {job.job_id}: {error}"))
+                return []
 
     def _again(self, job: Any) -> Callable[[], Any]:
         return lambda: self._service.client.get_job(job.job_id)
@@ -115,3 +125,26 @@ class Jobs:
             found=", ".join(f"{s.job_id} is {s.state}" for s in running) + f" after {waited:.0f} s",
             fix="run the same command again: it goes on waiting for the same jobs",
         )
+
+
+def _failed(slot: str, job: Any, said: str, log: Sequence[str]) -> AiHubError:
+    """The toolchain's own lines, among the service's, say whether a smaller graph would do."""
+    where = f"job {job.job_id}, {job.url}"
+    explained = messages.explain(said, (*said.splitlines(), *log), slot, where)
+    if explained.too_large:
+        return AiHubError(
+            f"Qualcomm AI Hub's job failed: {slot}: {explained.what}",
+            where=explained.where,
+            expected=explained.expected,
+            found=explained.found,
+            fix=explained.fix,
+            log=explained.log,
+            too_large=True,
+        )
+    return AiHubError(
+        f"Qualcomm AI Hub's job failed: {slot}",
+        where=where,
+        found=said or "no message",
+        fix="read the job's page; the next run submits this job again",
+        log=tuple(log),
+    )

@@ -14,13 +14,14 @@ from exporters.aihub import compile as compiling
 from exporters.aihub.compile import AiHubCompiled
 from exporters.aihub.options import AiHubOptions, Waiting
 from exporters.aihub.progress import Progress
-from exporters.qnn.metadata import Metadata
+from exporters.qnn.graphs import Signature, load, signature
+from exporters.qnn.metadata import GraphInfo, Metadata, TensorInfo
 from tests.exporters.qnn import build
 
 if TYPE_CHECKING:
     from tests.exporters.aihub.stand_in import StandIn  # skips where the client is not installed
 
-QUICK = Waiting(poll_s=0.01, poll_max_s=0.03, limit_s=20, tries=3)
+QUICK = Waiting(poll_s=0.002, poll_max_s=0.006, limit_s=20, tries=3)
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +36,28 @@ def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def hasty_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client's own attempts, half a minute long, become one; those of its transfers lose their pauses."""
+def hasty_client(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The client's own attempts, half a minute long, become one; those of its transfers lose their pauses.
+
+    It makes a session, and with it a connection, for every request: here they share one. It also looks for proxies and
+    passwords each time, and our state file waits for the disk.
+    """
+    from requests.adapters import HTTPAdapter
+
+    shared: dict[bool, HTTPAdapter] = {}
+
+    def adapter(max_retries: Any) -> HTTPAdapter:
+        return shared.setdefault(bool(max_retries), HTTPAdapter(max_retries=max_retries))
+
     monkeypatch.setattr("qai_hub.util.session.MAX_RETRIES", 0)
+    monkeypatch.setattr("qai_hub.util.session.HTTPAdapter", adapter)
     monkeypatch.setattr("backoff._sync.time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr("requests.sessions.get_environ_proxies", lambda *_, **__: {})
+    monkeypatch.setattr("requests.sessions.get_netrc_auth", lambda *_, **__: None)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    yield
+    for one in shared.values():
+        one.close()
 
 
 @pytest.fixture
@@ -62,6 +81,22 @@ def graphs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "first": build.first_chunk(folder / "first.onnx"),
         "later": build.causal(folder / "causal.onnx"),
     }
+
+
+def described(**graphs: Path) -> tuple[Metadata, dict[str, Signature]]:
+    """Metadata as a binary of exactly these graphs, with the default options, would have it; and what was asked for."""
+    signatures = {name: signature(load(path), "") for name, path in graphs.items()}
+    return Metadata("b", "1", "1", "1", 69, 79, tuple(_info(name, s) for name, s in signatures.items())), signatures
+
+
+def _info(name: str, signed: Signature) -> GraphInfo:
+    inputs, outputs = (
+        tuple(
+            TensorInfo(p.name, p.dtype.replace("uint", "ufixed"), p.dims, p.scale, -(p.zero_point or 0)) for p in ports
+        )
+        for ports in (signed.inputs, signed.outputs)
+    )
+    return GraphInfo(name, inputs, outputs, vtcm_bytes=8 << 20, optimization=3, spill_fill_bytes=0)
 
 
 @dataclass
@@ -91,7 +126,7 @@ class Compiler:
             return None
 
         more = {"progress": self.told.append, "waiting": QUICK, "accept": accept, **more}
-        return self._run(compiling._compile, names, **more)
+        return self._run(compiling.compile_graphs, names, **more)
 
     def _run(self, function: Callable[..., AiHubCompiled], names: tuple[str, ...], **more: Any) -> AiHubCompiled:
         more = {"options": AiHubOptions(), "progress": self.told.append, "waiting": QUICK, **more}

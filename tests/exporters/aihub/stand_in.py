@@ -24,6 +24,7 @@ import pytest
 pytest.importorskip("qai_hub", reason="the client qai-hub is not installed: pip install 'hvdc[aihub]'")
 
 import h5py
+import numpy as np
 from qai_hub import public_api_pb2 as pb
 from qai_hub.util.dataset_entries_converters import dataset_entries_to_h5, h5_to_dataset_entries
 
@@ -32,13 +33,15 @@ from exporters.aihub.check import FAKE
 TOKEN = "the-right-token"  # noqa: S105
 DEVICE = "Samsung Galaxy S25 (Family)"
 ATTRIBUTES = ["chipset:qualcomm-snapdragon-8-elite", "framework:qnn", "framework:onnx", "os:android"]
-PART_BYTES = 4096
 TYPES = {"qnn_dlc": pb.MODEL_TYPE_QNN_DLC, "qnn_context_binary": pb.MODEL_TYPE_QNN_CONTEXT_BINARY}
 RUNNING = {
     "compile_job": pb.JOB_STATE_OPTIMIZING_MODEL,
     "link_job": pb.JOB_STATE_LINKING_MODELS,
     "inference_job": pb.JOB_STATE_MEASURING_PERFORMANCE,
 }
+
+Arrays = dict[str, np.ndarray]
+Compute = Callable[[str, Arrays], Arrays]
 
 
 @dataclass
@@ -64,23 +67,29 @@ class StandIn:
     - ``polls``: how often a job must be asked for before it is done; the client asks once when it submits.
     - ``refuse``: kind of job, such as ``compile_job``, to the text with which its submission is answered 400.
     - ``fail``: kind of job to the reason with which it ends; the next submissions succeed when it is taken out.
+    - ``logs``: kind of job to the log that there is of it when it has failed.
     - ``never``: kinds of jobs that stay as they are.
     - ``drops``: requests whose connection is closed, each once.
     - ``truncate``: so many downloads end in the middle.
     - ``busy``: so many submissions are answered 429.
+    - ``part_bytes``: an upload of more comes in parts.
     - ``made``: the bytes of every model that a job makes.
+    - ``compute``: from the name of a graph in a binary ("": the only one) and its inputs, what an inference gives.
     """
 
     def __init__(self) -> None:
         self.token = TOKEN
-        self.polls = 3
+        self.polls = 2
         self.refuse: dict[str, str] = {}
         self.fail: dict[str, str] = {}
+        self.logs: dict[str, str] = {}
         self.never: set[str] = set()
         self.drops: list[Drop] = []
         self.truncate = 0
         self.busy = 0
+        self.part_bytes = 4096
         self.made = FAKE + b"\n" + bytes(range(256)) * 64
+        self.compute: Compute = turned_around
         self.asked: list[str] = []
         self.jobs: dict[str, pb.Job] = {}
         self.models: dict[str, pb.Model] = {}
@@ -154,6 +163,7 @@ class StandIn:
             (f"POST {api}/jobs/", self._new_job),
             (f"GET {api}/jobs/(\\w+)/", self._job),
             (f"GET {api}/jobs/(\\w+)/result/", self._result),
+            (f"GET {api}/jobs/(\\w+)/device_runs/latest/artifact_list/\\d+/", self._job_log),
             (f"GET {api}/job_summaries/", self._summaries),
         ]
 
@@ -180,8 +190,8 @@ class StandIn:
         return made
 
     def _model_urls(self, model: str, query: dict[str, list[str]], body: bytes) -> pb.FileUploadResponse:
-        count = -(-int(query["file_size"][0]) // PART_BYTES)
-        urls = pb.FileMultipartUploadURL(upload_id=f"u{model}", max_part_size=PART_BYTES)
+        count = -(-int(query["file_size"][0]) // self.part_bytes)
+        urls = pb.FileMultipartUploadURL(upload_id=f"u{model}", max_part_size=self.part_bytes)
         urls.urls.extend(f"{self.url}/parts/{model}/{n}" for n in range(count))
         return pb.FileUploadResponse(multipart_url=urls)
 
@@ -240,6 +250,9 @@ class StandIn:
             one.job_state = RUNNING[kind] if self._polled[job_id] > 1 else pb.JOB_STATE_CREATED
         elif kind in self.fail:
             one.job_state, one.failure_reason = pb.JOB_STATE_FAILED, self.fail[kind]
+            if kind in self.logs:
+                job.available_artifacts.append(pb.JOB_ARTIFACT_TYPE_HUB_LOG)
+                self.files[f"{job_id}.log"] = self.logs[kind].encode()
         else:
             one.job_state = pb.JOB_STATE_DONE
             if kind == "inference_job":
@@ -249,14 +262,15 @@ class StandIn:
         return job
 
     def _infer(self, job_id: str, job: pb.InferenceJob) -> None:
-        """Outputs are inputs turned around: ``x`` becomes ``out_x``, 255 becomes 0."""
         if not job.dataset.dataset_id:
             return
         with h5py.File(io.BytesIO(self.files[job.dataset.dataset_id])) as file:
-            entries = h5_to_dataset_entries(file)
+            inputs = {name: values[0] for name, values in h5_to_dataset_entries(file).items()}
+        chosen = re.search(r"context_enable_graphs=(\w+)", job.options)
+        outputs = self.compute(chosen[1] if chosen else "", inputs)
         out = io.BytesIO()
         with h5py.File(out, "w") as file:
-            dataset_entries_to_h5({f"out_{k}": [255 - v for v in values] for k, values in entries.items()}, file)
+            dataset_entries_to_h5({name: [value] for name, value in outputs.items()}, file)
         self._results[job_id] = self._created("d").id
         self.files[self._results[job_id]] = out.getvalue()
 
@@ -265,6 +279,10 @@ class StandIn:
         if self.jobs[job_id].inference_job.is_profiling_on:
             result.detail.CopyFrom(self.detail)
         return pb.JobResult(inference_job_result=result)
+
+    def _job_log(self, job_id: str, *_: Any) -> pb.NamedArtifactDownloadURLList:
+        url = pb.NamedArtifactDownloadURL(url=f"{self.url}/files/{job_id}.log", filename=f"{job_id}.log")
+        return pb.NamedArtifactDownloadURLList(artifacts=[url])
 
     def _summaries(self, *_: Any) -> pb.JobSummaryList:
         out = pb.JobSummaryList()
@@ -276,6 +294,11 @@ class StandIn:
         return out
 
 
+def turned_around(graph: str, inputs: Arrays) -> Arrays:
+    """``x`` becomes ``out_x``, 255 becomes 0."""
+    return {f"out_{name}": 255 - value for name, value in inputs.items()}
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -285,6 +308,9 @@ class _Server(ThreadingHTTPServer):
 
 def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+
         def log_message(self, *_: Any) -> None:
             pass
 
@@ -314,6 +340,7 @@ def _handler(stand_in: StandIn) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if url.path.startswith("/files/") and stand_in.truncate:
                 stand_in.truncate -= 1
+                self.close_connection = True
                 content = content[: len(content) // 2]
             self.wfile.write(content)
 

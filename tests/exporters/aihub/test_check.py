@@ -5,17 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from exporters.aihub import check
 from exporters.aihub.errors import AiHubError
 from exporters.aihub.options import AiHubOptions
 from exporters.qnn import available
-from exporters.qnn import graphs as qdq
 from exporters.qnn.compile import compile_graphs
-from exporters.qnn.metadata import Metadata
 from exporters.qnn.options import QnnOptions
-from tests.exporters.aihub.conftest import Compiler
+from tests.exporters.aihub.conftest import Compiler, described
 from tests.exporters.aihub.stand_in import StandIn
 from tests.exporters.qnn.conftest import QUICK, backend
 
@@ -61,7 +60,7 @@ def test_a_real_binary_is_accepted(hub: StandIn, compiler: Compiler, real: bytes
 
 def test_a_binary_of_another_graph(hub: StandIn, compiler: Compiler, real: bytes) -> None:
     hub.made = real
-    with pytest.raises(AiHubError, match="not what was asked for: inputs of flat, x"):
+    with pytest.raises(AiHubError, match="not what was asked for: inputs of flat"):
         compiler("flat")
     assert compiler.left() == []
 
@@ -74,7 +73,7 @@ def test_a_binary_for_another_phone(
     with pytest.raises(AiHubError, match="asked for: SoC") as caught:
         compiler("flat")
     assert (caught.value.expected, caught.value.found) == ("69", "87")
-    compiler("flat", options=AiHubOptions(soc=87, arch=81))
+    compiler("flat", options=AiHubOptions(soc=87, arch=81, optimization=1))
 
 
 def test_a_binary_that_was_cut_on_the_way(hub: StandIn, compiler: Compiler, real: bytes) -> None:
@@ -122,23 +121,9 @@ def test_another_blob_version_passes_the_first_look(tmp_path: Path, no_libraries
 # --- what a binary says of itself -------------------------------------------------------------------------------
 
 
-def described(path: Path, name: str) -> tuple[Metadata, dict[str, qdq.Signature]]:
-    """Metadata as a binary of exactly this graph would have it."""
-    signature = qdq.signature(qdq.load(path), "")
-    tensors = {
-        kind: tuple(
-            check.TensorInfo(p.name, p.dtype.replace("uint", "ufixed"), p.dims, p.scale, -(p.zero_point or 0))
-            for p in ports
-        )
-        for kind, ports in (("inputs", signature.inputs), ("outputs", signature.outputs))
-    }
-    graph = check.GraphInfo(name, **tensors, vtcm_bytes=8 << 20, optimization=3, spill_fill_bytes=0)
-    return Metadata("b", "1", "1", "1", 69, 79, (graph,)), {name: signature}
-
-
 def test_graphs_are_paired_by_name(graphs: dict[str, Path]) -> None:
-    first, asked = described(graphs["first"], "first")
-    later, more = described(graphs["later"], "later")
+    first, asked = described(first=graphs["first"])
+    later, more = described(later=graphs["later"])
     both = replace(first, graphs=(*later.graphs, *first.graphs))
     found = check.pair(both, asked | more, AiHubOptions(), "")
     assert [info.name for info in found.values()] == ["first", "later"]
@@ -150,36 +135,61 @@ def test_graphs_are_paired_by_name(graphs: dict[str, Path]) -> None:
 
 
 def test_one_graph_may_have_any_name(graphs: dict[str, Path]) -> None:
-    metadata, asked = described(graphs["flat"], "flat")
+    metadata, asked = described(flat=graphs["flat"])
     metadata = replace(metadata, graphs=(replace(metadata.graphs[0], name="graph_x7"),))
     assert check.pair(metadata, asked, AiHubOptions(), "")["flat"].name == "graph_x7"
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    "change",
     [
-        ({"dtype": "float32"}, "outputs of flat, y"),
-        ({"dims": (1, 16, 16, 17)}, "outputs of flat, y"),
-        ({"name": "output_0"}, "outputs of flat, y"),
-        ({"scale": 0.5}, "outputs of flat, y"),
-        ({"offset": 0}, "outputs of flat, y"),
-        ({"scale": None, "offset": None}, "outputs of flat, y"),
+        {"dtype": "float32"},
+        {"dims": (1, 16, 16, 17)},
+        {"name": "output_0"},
+        {"scale": 0.5},
+        {"offset": 0},
+        {"scale": None, "offset": None},
     ],
 )
-def test_another_output(graphs: dict[str, Path], change: dict[str, object], said: str) -> None:
-    metadata, asked = described(graphs["flat"], "flat")
+def test_another_output(graphs: dict[str, Path], change: dict[str, object]) -> None:
+    metadata, asked = described(flat=graphs["flat"])
     [graph] = metadata.graphs
     changed = replace(graph, outputs=(replace(graph.outputs[0], **change),))
-    with pytest.raises(AiHubError, match=said) as caught:
+    with pytest.raises(AiHubError, match="not what was asked for: outputs of flat") as caught:
         check.pair(replace(metadata, graphs=(changed,)), asked, AiHubOptions(), "job j1")
     assert caught.value.where == "job j1"
+    assert caught.value.expected != caught.value.found
+    assert caught.value.fix
+
+
+def test_a_scale_that_is_nearly_the_same(graphs: dict[str, Path]) -> None:
+    """The artifact holds the FP32 number, and so does a binary: nothing rounds on the way."""
+    metadata, asked = described(flat=graphs["flat"])
+    [graph] = metadata.graphs
+    [output] = graph.outputs
+    nearly = float(np.nextafter(np.float32(output.scale), np.float32(1)))
+    changed = replace(graph, outputs=(replace(output, scale=nearly),))
+    with pytest.raises(AiHubError, match="outputs of flat") as caught:
+        check.pair(replace(metadata, graphs=(changed,)), asked, AiHubOptions(), "")
+    assert str(output.scale) in caught.value.expected
+    assert str(nearly) in caught.value.found
+
+
+@pytest.mark.parametrize("level", [0, 1, 4])
+def test_another_optimisation_level(graphs: dict[str, Path], level: int) -> None:
+    metadata, asked = described(flat=graphs["flat"])
+    other = replace(metadata, graphs=(replace(metadata.graphs[0], optimization=level),))
+    with pytest.raises(AiHubError, match="optimisation level of flat") as caught:
+        check.pair(other, asked, AiHubOptions(), "")
+    assert (caught.value.expected, caught.value.found) == ("3", str(level))
+    assert "another optimisation level" in caught.value.fix
 
 
 def test_more_than_was_asked_for(graphs: dict[str, Path]) -> None:
-    metadata, asked = described(graphs["flat"], "flat")
+    metadata, asked = described(flat=graphs["flat"])
     [graph] = metadata.graphs
     more = replace(graph, outputs=(*graph.outputs, replace(graph.outputs[0], name="z")))
     with pytest.raises(AiHubError, match="outputs of flat"):
         check.pair(replace(metadata, graphs=(more,)), asked, AiHubOptions(), "")
-    with pytest.raises(AiHubError, match="VTCM of flat"):
+    with pytest.raises(AiHubError, match="VTCM bytes of flat"):
         check.pair(metadata, asked, AiHubOptions(vtcm_mb=4), "")

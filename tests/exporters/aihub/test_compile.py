@@ -17,6 +17,7 @@ from exporters.aihub.progress import Progress
 from exporters.qnn.errors import QnnError
 from tests.exporters.aihub.conftest import QUICK, Compiler
 from tests.exporters.aihub.stand_in import ATTRIBUTES, DEVICE, Drop, StandIn
+from tests.exporters.qnn import recorded
 
 
 def submitted(hub: StandIn) -> int:
@@ -114,7 +115,8 @@ def test_other_graphs_or_options_are_other_jobs(hub: StandIn, compiler: Compiler
     compiler.graphs["flat"] = compiler.graphs["first"]
     compiler.unchecked("flat")
     assert submitted(hub) == 3
-    assert len(json.loads(compiler.state.read_text())["runs"]) == 3
+    runs = json.loads(compiler.state.read_text())["runs"].values()
+    assert len([run for run in runs if "graphs" in run["about"]]) == 3
 
 
 def test_an_interrupt_keeps_the_jobs(hub: StandIn, compiler: Compiler) -> None:
@@ -177,6 +179,65 @@ def test_a_failed_job(hub: StandIn, compiler: Compiler, kind: str, slot: str) ->
     hub.fail.clear()
     compiler.unchecked("first", "later")
     assert submitted(hub) - before == (2 if kind == "compile_job" else 1), "only what failed or was missing"
+
+
+@pytest.mark.parametrize("kind", ["compile_job", "link_job"])
+@pytest.mark.parametrize(
+    ("lines", "said", "found"),
+    [
+        (recorded.GRAPH_LIMIT, "more memory than one graph may have", "3,932,168 KB estimated"),
+        (recorded.POOL, "more memory than one graph can address", "4,534,567,424 bytes"),
+        (recorded.SPILL, "spill-fill", "4 GB or more"),
+        (recorded.TILING, "pieces that fit into VTCM", "needs 153,354,240 bytes"),
+    ],
+)
+def test_a_job_whose_graph_is_too_large(
+    hub: StandIn, compiler: Compiler, kind: str, lines: tuple[str, ...], said: str, found: str
+) -> None:
+    """The service's message holds the toolchain's lines, after its own."""
+    hub.fail[kind] = "\n".join(["Failed to build the context binary:", *lines])
+    with pytest.raises(AiHubError, match="Qualcomm AI Hub's job failed") as caught:
+        compiler.unchecked("first", "later")
+    error = caught.value
+    assert error.too_large
+    assert said in error.what
+    assert found in error.found
+    assert f"{hub.url}/jobs/" in error.where
+    assert "smaller tile" in error.fix
+    assert error.log[1:-1] == lines
+    hub.fail.clear()
+    compiler.unchecked("first", "later")
+
+
+def test_a_job_whose_log_says_that_the_graph_is_too_large(hub: StandIn, compiler: Compiler) -> None:
+    hub.fail["link_job"] = "Failed to link. See the log."
+    hub.logs["link_job"] = "\n".join(["hub: linking", *recorded.GRAPH_LIMIT, "hub: over"])
+    with pytest.raises(AiHubError, match="more memory than one graph may have") as caught:
+        compiler.unchecked("first", "later")
+    assert caught.value.too_large
+    assert "Failed to link. See the log." in caught.value.log
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_a_log_that_cannot_be_had(hub: StandIn, compiler: Compiler, after: bool) -> None:
+    hub.fail["compile_job"] = "out of luck"
+    hub.logs["compile_job"] = "why it was"
+    hub.drops += [Drop("GET", r"/artifact_list/5/", after) for _ in range(QUICK.tries)]
+    with pytest.raises(AiHubError, match="job failed: compile flat") as caught:
+        compiler.unchecked("flat")
+    assert (caught.value.found, caught.value.log) == ("out of luck", ())
+    assert "no log of job" in compiler.told[-1].note
+    with pytest.raises(AiHubError, match="job failed: compile flat") as caught:
+        compiler.unchecked("flat")
+    assert caught.value.log == ("why it was",)
+
+
+def test_a_job_that_fails_otherwise_is_not_too_large(hub: StandIn, compiler: Compiler) -> None:
+    hub.fail["compile_job"] = "the memory of an elephant"
+    with pytest.raises(AiHubError, match="job failed: compile flat") as caught:
+        compiler.unchecked("flat")
+    assert not caught.value.too_large
+    assert caught.value.log == ()
 
 
 def test_a_job_that_never_ends(hub: StandIn, compiler: Compiler) -> None:

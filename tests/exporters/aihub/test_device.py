@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from exporters.aihub.compile import AiHubCompiled, AiHubGraph
-from exporters.aihub.device import infer, profile
+from exporters.aihub.device import KeptBinary, infer, profile
 from exporters.aihub.errors import AiHubError
 from exporters.aihub.options import AiHubOptions
 from exporters.qnn.metadata import GraphInfo, TensorInfo
@@ -26,15 +26,6 @@ INPUTS = {"x": np.arange(6, dtype=np.uint8).reshape(2, 3), "cache_in": np.full((
 def both(hub: StandIn, compiler: Compiler) -> AiHubCompiled:
     """Two graphs, "compiled" by the stand-in."""
     return compiler.unchecked("first", "later")
-
-
-@dataclass(frozen=True)
-class Local:
-    """A binary that was not made by the service."""
-
-    path: Path
-    sha256: str
-    graphs: tuple[AiHubGraph, ...]
 
 
 def test_profiles(hub: StandIn, both: AiHubCompiled, tmp_path: Path) -> None:
@@ -100,7 +91,7 @@ def test_no_such_graph(hub: StandIn, both: AiHubCompiled, tmp_path: Path, graph:
 def test_a_local_binary_is_uploaded_once(hub: StandIn, tmp_path: Path) -> None:
     path = tmp_path / "local.bin"
     path.write_bytes(hub.made)
-    local = Local(path, "s" * 64, (AiHubGraph("one", "g_17", None), AiHubGraph("two", "g_18", None)))
+    local = KeptBinary(path, "s" * 64, (AiHubGraph("one", "g_17", None), AiHubGraph("two", "g_18", None)))
     one, _ = profile(local, state=tmp_path / "p.json", **MORE)
     assert one.graph == "one"
     assert hub.count("POST", "/models/") == 1
@@ -109,6 +100,21 @@ def test_a_local_binary_is_uploaded_once(hub: StandIn, tmp_path: Path) -> None:
     alone = replace(local, graphs=local.graphs[:1])
     infer(alone, INPUTS, state=tmp_path / "i.json", **MORE)
     assert hub.of("inference_job")[-1].options == "", "a single graph needs no choice"
+    infer(alone, {"x": INPUTS["x"]}, state=tmp_path / "p.json", **MORE)
+    assert hub.count("POST", "/models/") == 2, "once for each file of submitted jobs"
+    hub.models.clear()
+    infer(alone, {"x": INPUTS["x"] + 1}, state=tmp_path / "p.json", **MORE)
+    assert hub.count("POST", "/models/") == 3, "the service had it no more"
+
+
+def test_a_binary_that_the_service_made_is_not_uploaded(hub: StandIn, both: AiHubCompiled, compiler: Compiler) -> None:
+    """Also where only its file is left of it."""
+    before = hub.count("POST", "/models/")
+    kept = KeptBinary(both.path, both.sha256, both.graphs)
+    profile(kept, state=compiler.state, **MORE)
+    infer(kept, INPUTS, state=compiler.state, graph="later", **MORE)
+    assert hub.count("POST", "/models/") == before
+    assert {job.model.model_id for job in hub.of("inference_job")} == {both.model_id}
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_inputs_of_a_binary_that_was_read(
     path.write_bytes(hub.made)
     tensors = (TensorInfo("a", "ufixed8", (1, 2), 1.0, 0), TensorInfo("b", "ufixed16", (2,), 1.0, 0))
     info = GraphInfo("g", tensors, (), 0, 3, 0)
-    local = Local(path, "s" * 64, (AiHubGraph("one", "g", info),))
+    local = KeptBinary(path, "s" * 64, (AiHubGraph("one", "g", info),))
     if fits:
         found = infer(local, inputs, state=tmp_path / "i.json", **MORE)
         assert list(found.outputs) == ["out_a", "out_b"], "in the binary's order"
