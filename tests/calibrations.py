@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,11 @@ CLIP = ("--frames", 5, "--height", 32, "--width", 32)
 SETTINGS = (*CLIP, "--lora-alpha", 8, "--set", "text_tokens=6")
 SHORT = (*SETTINGS, "--set", "timesteps=[1000,900]")
 """One step of each expert."""
+ONE_STEP = (*SETTINGS, "--set", "timesteps=[900]")
+"""The detail expert's: for what does not depend on the computation."""
+
+Run = Callable[..., Result]
+T = TypeVar("T")
 
 
 def write_model(path: Path, edit: Callable[[Values], object] | None = None, seed: int = 0) -> Path:
@@ -90,8 +95,8 @@ def stopped_after(finished: int, command: Callable[[], Result]) -> Result:
     return done
 
 
-def trajectories_run(command: Callable[[], Result]) -> tuple[Result, int]:
-    """What a command says, and how many trajectories it ran and kept."""
+def trajectories_run(command: Callable[[], T]) -> tuple[T, int]:
+    """What a command gives, and how many trajectories it ran and kept."""
     keep, count = Parts.keep, [0]
 
     def counted(self: Parts, *arguments: Any) -> None:

@@ -22,9 +22,10 @@ from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.build import manifest_steps
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.calibrate import CalibrateRequest, calibrate_open, tensors_sha256
-from hvdc.pipeline.calibration_file import Calibrated, geometry_of, read_calibration
+from hvdc.pipeline.calibration_file import Calibrated, read_calibration, require_same_run
 from hvdc.pipeline.calibration_summary import Summary, summarize
 from hvdc.pipeline.cost import check_memory, cpu_duration_s
+from hvdc.pipeline.latents_file import read_latents
 from hvdc.pipeline.prepare import schedule_of, video_of
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
@@ -45,7 +46,7 @@ class CalibrationChoice:
     dtype: CalibrationDType = "fp32"
     allow_geometry: bool = False
     latents: bool = False
-    """Keep the final latents of prompts that are run."""
+    """The final latents of the prompts are wanted."""
     dry_run: bool = False
     """Check everything, but run no trajectory: prompts then give no scales."""
 
@@ -73,7 +74,7 @@ class Activations:
     summary: Summary | None = None
     planned: Planned | None = None
     latents: Path | None = None
-    """Final latents of trajectories that were run, where they were wanted."""
+    """Final latents of the trajectories, where they were wanted."""
 
 
 def activations_for(
@@ -175,7 +176,12 @@ def _run(
     progress: Progress,
     say: Callable[[str], None],
 ) -> tuple[Calibrated, Path | None] | Planned:
-    """Calibrate, or take the result of the same calibration from the cache. In a dry run neither."""
+    """Calibrate, or take the result of the same calibration from the cache. In a dry run neither.
+
+    The final latents are kept beside every calibration, for a compile with ``--vae`` that comes later would otherwise
+    run hours of trajectories again. They take little: 16 channels × 4 bytes a latent pixel and latent frame, which is
+    8 MiB for a clip of 81 frames of 832 × 480.
+    """
     assert choice.prompts is not None  # noqa: S101 - the caller looked
     geometry = checkpoint.geometry
     tokens, width = geometry.text_tokens, geometry.text_width
@@ -195,15 +201,11 @@ def _run(
         }
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
         path = cache_folder("calibrations") / f"{key}.safetensors"
-        latents = path.with_suffix(".latents.safetensors") if choice.latents else None
-        if path.is_file() and (latents is None or latents.is_file()):
-            try:
-                calibrated = read_calibration(path)
-            except CheckpointError:
-                path.unlink()  # damaged: it is made again
-            else:
-                say(f"calibration taken from the cache: {path}")
-                return calibrated, latents
+        latents = path.with_suffix(".latents.safetensors")
+        calibrated = _kept(path, latents if choice.latents else None)
+        if calibrated is not None:
+            say(f"calibration taken from the cache: {path}")
+            return calibrated, latents if choice.latents else None
         request = CalibrateRequest(
             checkpoint=checkpoint.path,
             prompts=choice.prompts,
@@ -218,7 +220,34 @@ def _run(
         )
         outcome = calibrate_open(request, checkpoint, prompts, ranks, progress, say, sha256)
         assert outcome is not None  # noqa: S101 - there is one process
-        return outcome.calibrated, latents
+        return outcome.calibrated, latents if choice.latents else None
+
+
+def _kept(path: Path, latents: Path | None) -> Calibrated | None:
+    """What the cache holds; where ``latents`` are wanted, only together with those of the same run.
+
+    What is damaged or does not belong together is removed, and None says that all of it is to be made again.
+    """
+    if not path.is_file():
+        return None
+    try:
+        calibrated = read_calibration(path)
+    except CheckpointError:
+        path.unlink()
+        return None
+    if latents is None or _are_of(latents, calibrated):
+        return calibrated
+    latents.unlink(missing_ok=True)
+    return None
+
+
+def _are_of(latents: Path, calibrated: Calibrated) -> bool:
+    try:
+        held = read_latents(latents)
+    except CheckpointError:
+        return False
+    clips = calibrated.provenance.prompts * len(calibrated.provenance.seeds)
+    return held.provenance == calibrated.provenance and len(held.values) == clips
 
 
 def _planned(
@@ -241,25 +270,8 @@ def _planned(
 
 def require_same_model(calibrated: Calibrated, checkpoint: Checkpoint, steps: tuple[Step, ...], where: str) -> None:
     """Sizes and schedule, which are known at once. The build compares the tensors' identity when it has read them."""
-    held, here = geometry_of(calibrated.provenance), checkpoint.geometry
-    for name, value in here.__dict__.items():
-        if getattr(held, name) != value:
-            raise CheckpointError(
-                "the calibration is of another model",
-                where=f"{where}: {name}",
-                expected=f"{value} (this checkpoint)",
-                found=str(getattr(held, name)),
-                fix="calibrate this checkpoint, with the same adapter",
-            )
-    if calibrated.provenance.steps != manifest_steps(steps):
-        shown = [", ".join(f"{s.timestep:g} {s.expert}" for s in some) for some in (steps, calibrated.provenance.steps)]
-        raise CheckpointError(
-            "the calibration is of another schedule",
-            where=where,
-            expected=shown[0],
-            found=shown[1],
-            fix="calibrate with the timesteps and the expert boundary that are compiled",
-        )
+    due = manifest_steps(steps)
+    require_same_run(calibrated.provenance, checkpoint.geometry, due, "the calibration is", where)
 
 
 def _require_same_clip(calibrated: Calibrated, video: Video, allow: bool, where: str) -> None:

@@ -24,15 +24,16 @@ from hvdc.artifact.calibration import CalibrationDType
 from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.build import manifest_steps, source_sha256
-from hvdc.pipeline.calibration_file import Calibrated, Provenance, pack, write_calibration
-from hvdc.pipeline.calibration_parts import Pair, Parts, may_replace
+from hvdc.pipeline.calibration_file import Calibrated, Provenance, write_calibration
+from hvdc.pipeline.calibration_parts import Parts, may_replace
 from hvdc.pipeline.cost import check_memory, out_of_memory
+from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.prepare import Request, open_configured, schedule_of, video_of
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
 from hvdc.pipeline.sources import CheckpointSource
 from hvdc.pipeline.tensors import pieces, value_hash
-from hvdc.pipeline.workspace import partial_path, write_durably
+from hvdc.pipeline.workspace import partial_path
 from quant.calibration.statistics import Statistics, empty
 from quant.calibration.watch import NonFiniteActivationError, run_watched
 from quant.paths.host import initial_noise
@@ -161,8 +162,7 @@ def calibrate_open(
         parts.may_replace()
         write_calibration(request.output, calibrated)
         if request.save_latents is not None:
-            keys = [(job.prompt, job.seed) for job in jobs]
-            _write_latents(request.save_latents, keys, parts, prompts, request, video)
+            _write_latents(request.save_latents, jobs, parts, prompts, calibrated.provenance)
         parts.discard()
         peak = torch.cuda.max_memory_allocated(ranks.device) if ranks.device.type == "cuda" else None
         return Outcome(calibrated, steps, len(jobs), len(found.jobs), peak)
@@ -299,14 +299,8 @@ def _files(request: CalibrateRequest) -> list[Path]:
     return [f for f in files if f.absolute() not in made and f.absolute().parent not in map(partial_path, made)]
 
 
-def _write_latents(
-    path: Path, order: list[Pair], parts: Parts, prompts: Prompts, request: CalibrateRequest, video: m.Video
-) -> None:
-    """``latents`` float32 ``[trajectories, channels, frames, rows, columns]``, prompt by prompt, seed by seed."""
-    facts = {
-        "format": "hvdc-latents",
-        "prompts": [prompts.texts[prompt] for prompt, _ in order],
-        "seeds": [request.seeds[seed] for _, seed in order],
-        "video": video.model_dump(mode="json"),
-    }
-    write_durably(path, pack({"latents": np.stack([parts.latent(key) for key in order])}, facts))
+def _write_latents(path: Path, jobs: list[Job], parts: Parts, prompts: Prompts, provenance: Provenance) -> None:
+    """Prompt by prompt, seed by seed."""
+    values = np.stack([parts.latent((job.prompt, job.seed)) for job in jobs])
+    texts, seeds = [prompts.texts[job.prompt] for job in jobs], [provenance.seeds[job.seed] for job in jobs]
+    write_latents(path, values, texts, seeds, provenance)

@@ -128,6 +128,34 @@ def geometry_of(provenance: Provenance) -> model.Geometry:
     return model.Geometry(**{k: v for k, v in provenance.geometry.__dict__.items() if k in fields})
 
 
+def require_same_run(
+    provenance: Provenance, geometry: model.Geometry, steps: tuple[Step, ...], what: str, where: str
+) -> None:
+    """Sizes and schedule, which are known before any weight is read. ``what``: "the calibration is", of a message.
+
+    Raises CheckpointError.
+    """
+    held = geometry_of(provenance)
+    for name, value in geometry.__dict__.items():
+        if getattr(held, name) != value:
+            raise CheckpointError(
+                f"{what} of another model",
+                where=f"{where}: {name}",
+                expected=f"{value} (this checkpoint)",
+                found=str(getattr(held, name)),
+                fix="calibrate this checkpoint, with the same adapter",
+            )
+    if provenance.steps != steps:
+        shown = [", ".join(f"{s.timestep:g} {s.expert}" for s in some) for some in (steps, provenance.steps)]
+        raise CheckpointError(
+            f"{what} of another schedule",
+            where=where,
+            expected=shown[0],
+            found=shown[1],
+            fix="calibrate with the timesteps and the expert boundary that are compiled",
+        )
+
+
 def _check_numbers(statistics: Statistics) -> None:
     for name, array in statistics.arrays().items():
         if not np.isfinite(array).all() or (np.asarray(array) < 0).any():

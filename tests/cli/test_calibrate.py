@@ -34,6 +34,11 @@ from tests.calibrations import (
 from tests.commands import hvdc
 from tests.exporters.models import Values, one_expert, write
 
+pytestmark = pytest.mark.usefixtures("known_speed")
+
+MEASURED = cost._cpu_flops
+"""What `known_speed` takes the place of."""
+
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
@@ -352,7 +357,8 @@ def test_a_long_run_is_said_and_a_smaller_clip_proposed(
     assert re.search(r"note: on this CPU it takes about \d+ h; --device cuda is some hundred times faster", done.err)
     assert "a smaller clip" not in done.err, "there is none"
     assert output.read_bytes() == calibration.read_bytes()
-    said = run_calibrate(watched_checkpoint, embeds, output, "--force", "--height", 256, "--width", 256)
+    large = ("--force", "--prompts-limit", 1, "--height", 256, "--width", 256)
+    said = run_calibrate(watched_checkpoint, embeds, output, *large)
     assert "compiling with its scales then needs --allow-geometry" in said.err
     proposed = re.search(r"takes about (\d+) h: --frames (\d+) --height (\d+) --width (\d+)", said.err)
     assert proposed is not None
@@ -363,6 +369,9 @@ def test_a_long_run_is_said_and_a_smaller_clip_proposed(
     assert run_calibrate(watched_checkpoint, embeds, output, "--force", "--json").err == ""
 
 
-def test_a_short_run_is_not_talked_about(watched_checkpoint: Path, output: Path, tmp_path: Path) -> None:
+def test_a_short_run_is_not_talked_about(
+    watched_checkpoint: Path, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "_cpu_flops", MEASURED)
     done = run_calibrate(watched_checkpoint, write_embeds(tmp_path / "one", count=1), output, settings=SHORT)
     assert "note:" not in done.err

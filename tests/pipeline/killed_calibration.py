@@ -16,7 +16,7 @@ from pathlib import Path
 
 import hvdc.cli.calibrate as verb
 from hvdc.pipeline import cost
-from tests.calibrations import SHORT
+from tests.calibrations import ONE_STEP
 from tests.commands import hvdc, partial
 from tests.pipeline.killed import forked, kill_at
 
@@ -29,7 +29,7 @@ def rounds(checkpoint: Path, prompts: Path, folder: Path) -> list[dict[str, obje
     cost._cpu_flops = lambda: 1e12  # measuring takes longer than the run
 
     def run(*more: str) -> int:
-        given = ("calibrate", checkpoint, "--prompts", prompts, "-o", output, "--prompts-limit", 2, *SHORT)
+        given = ("calibrate", checkpoint, "--prompts", prompts, "-o", output, "--prompts-limit", 2, *ONE_STEP)
         return hvdc(*given, "--save-latents", latents, "-q", *more).status
 
     found: list[dict[str, object]] = []

@@ -19,9 +19,12 @@ import pytest
 from safetensors.numpy import load_file
 
 from hvdc.pipeline import calibrate as stage
+from hvdc.pipeline.calibration_file import read_calibration
+from hvdc.pipeline.latents_file import read_latents
 from tests.calibrations import (
+    ONE_STEP,
     SETTINGS,
-    SHORT,
+    Run,
     calibrated,
     run_calibrate,
     stopped_after,
@@ -32,19 +35,6 @@ from tests.calibrations import (
 from tests.commands import ROOT, Result, environment, hvdc, partial, started
 
 pytestmark = pytest.mark.usefixtures("known_speed")
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "c.safetensors"
-
-
-@pytest.fixture
-def run(watched_checkpoint: Path, embeds: Path, output: Path) -> Run:
-    """Calibrate into ``output``."""
-    return lambda *more: run_calibrate(watched_checkpoint, embeds, output, *more)
 
 
 @pytest.fixture(scope="module")
@@ -264,6 +254,7 @@ def test_latents_are_taken_over_too(run: Run, output: Path) -> None:
     assert len({row.tobytes() for row in held}) == 6
     facts = json.loads(json.loads(whole[8 : 8 + int.from_bytes(whole[:8], "little")])["__metadata__"]["calibration"])
     assert facts["seeds"] == [3, 1] * 3
+    assert read_latents(latents).provenance == read_calibration(output).provenance
     assert [text.split()[1] for text in facts["prompts"]] == list("001122")
     first = output.read_bytes()
     output.unlink()
@@ -285,7 +276,7 @@ def test_latents_are_taken_over_too(run: Run, output: Path) -> None:
 def test_killed_anywhere_it_goes_on_to_the_same_bytes(watched_checkpoint: Path, embeds: Path, tmp_path: Path) -> None:
     """SIGKILL before each call that changes the file system."""
     more = ("--prompts-limit", 2, "--save-latents", tmp_path / "whole.latents")
-    whole = calibrated(watched_checkpoint, embeds, tmp_path / "whole", *more, settings=SHORT)
+    whole = calibrated(watched_checkpoint, embeds, tmp_path / "whole", *more, settings=ONE_STEP)
     done = subprocess.run(
         [sys.executable, "-m", "tests.pipeline.killed_calibration", watched_checkpoint, embeds, tmp_path],
         env=environment(OMP_NUM_THREADS="1"), cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,

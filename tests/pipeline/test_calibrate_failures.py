@@ -14,26 +14,14 @@ from tests.calibrations import (
     SETTINGS,
     SHAPE,
     SHORT,
+    Run,
     run_calibrate,
     write_model,
 )
-from tests.commands import Result, hvdc, partial
+from tests.commands import hvdc, partial
 from tests.exporters.models import Values
 
 pytestmark = pytest.mark.usefixtures("known_speed")
-
-Run = Callable[..., Result]
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "c.safetensors"
-
-
-@pytest.fixture
-def run(watched_checkpoint: Path, embeds: Path, output: Path) -> Run:
-    """Calibrate into ``output``."""
-    return lambda *more: run_calibrate(watched_checkpoint, embeds, output, *more)
 
 
 def huge(name: str, number: float = 3e38) -> Callable[[Values], object]:
