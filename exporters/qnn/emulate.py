@@ -6,8 +6,12 @@ binary: it does not even check the architecture.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +40,50 @@ class Difference:
     share: float
 
 
+class Runs:
+    """What several threads run at a time, so that another can end it all: a run may take minutes.
+
+    Give it to `run_graph` in each of them. After `end` those raise QnnError, and so does every later one; ``ended``
+    says whether it was called.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._processes: set[int] = set()
+        self.ended = False
+
+    @contextlib.contextmanager
+    def one(self) -> Iterator[Callable[[int], None]]:
+        """One process: what is given here is to be called with its id, and it has been waited for at the end."""
+        begun: list[int] = []
+
+        def started(pid: int) -> None:
+            with self._lock:
+                begun.append(pid)
+                self._processes.add(pid)
+                if self.ended:
+                    _kill(pid)
+
+        try:
+            yield started
+        finally:
+            with self._lock:  # from here on its id may become another's
+                self._processes.difference_update(begun)
+
+    def end(self) -> None:
+        """Kills all processes. The threads need a moment to notice."""
+        with self._lock:
+            self.ended = True
+            for pid in self._processes:
+                _kill(pid)
+
+
 def run_graph(
-    model: Path, inputs: Arrays, options: QnnOptions = _DEFAULT_OPTIONS, limits: Limits = _DEFAULT_LIMITS
+    model: Path,
+    inputs: Arrays,
+    options: QnnOptions = _DEFAULT_OPTIONS,
+    limits: Limits = _DEFAULT_LIMITS,
+    runs: Runs | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Runs a graph on the emulator: a QDQ model (``.onnx``), a context binary, or an ONNX wrapper of one.
 
@@ -46,18 +92,18 @@ def run_graph(
 
     Raises:
         QnnError: inputs that do not fit; a binary with several graphs, since those share weights, which crashes the
-            library on x86; whatever compiling raises; a limit was reached.
+            library on x86; whatever compiling raises; a limit was reached; ``runs`` was ended.
     """
     if model.suffix == ".onnx":
         loaded = qdq.load(model)
         if not qdq.is_context(loaded):
             signature = qdq.signature(loaded, str(model))
             _check_inputs(inputs, signature.inputs, str(model))
-            return _emulate(model.resolve().parent, model.name, inputs, options, limits, str(model))
+            return _emulate(model.resolve().parent, model.name, inputs, options, limits, runs, str(model))
         binary = model.parent / qdq.wrapper_parts(loaded, str(model))[0]
     else:
         binary = model
-    return _run_binary(binary, inputs, limits)
+    return _run_binary(binary, inputs, limits, runs)
 
 
 def run_reference(model: Path, inputs: Arrays, limits: Limits = _DEFAULT_LIMITS) -> dict[str, np.ndarray[Any, Any]]:
@@ -99,7 +145,7 @@ def compare(reference: Arrays, found: Arrays) -> dict[str, Difference]:
     return out
 
 
-def _run_binary(binary: Path, inputs: Arrays, limits: Limits) -> dict[str, np.ndarray[Any, Any]]:
+def _run_binary(binary: Path, inputs: Arrays, limits: Limits, runs: Runs | None) -> dict[str, np.ndarray[Any, Any]]:
     metadata = read_metadata(binary)
     if len(metadata.graphs) != 1:
         raise QnnError(
@@ -118,11 +164,11 @@ def _run_binary(binary: Path, inputs: Arrays, limits: Limits) -> dict[str, np.nd
         folder = Path(name)
         (folder / "context.bin").symlink_to(binary.resolve())
         qdq.write_wrapper(folder / "context.onnx", "context.bin", graph)
-        return _emulate(folder, "context.onnx", inputs, options, limits, str(binary))
+        return _emulate(folder, "context.onnx", inputs, options, limits, runs, str(binary))
 
 
 def _emulate(
-    folder: Path, model: str, inputs: Arrays, options: QnnOptions, limits: Limits, where: str
+    folder: Path, model: str, inputs: Arrays, options: QnnOptions, limits: Limits, runs: Runs | None, where: str
 ) -> dict[str, np.ndarray[Any, Any]]:
     arguments = {
         "libraries": str(library_folder()),
@@ -130,11 +176,11 @@ def _emulate(
         "model": model,
         "options": options.to_json(),
     }
-    return _exchange("emulate", arguments, inputs, limits, where)
+    return _exchange("emulate", arguments, inputs, limits, where, runs)
 
 
 def _exchange(
-    task: str, arguments: Mapping[str, Any], inputs: Arrays, limits: Limits, where: str
+    task: str, arguments: Mapping[str, Any], inputs: Arrays, limits: Limits, where: str, runs: Runs | None = None
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Arrays to a worker and back, through two files."""
     doing = {"emulate": "running on the emulator", "reference": "running on the CPU"}[task]
@@ -144,10 +190,16 @@ def _exchange(
             named: dict[str, Any] = {str(i): array for i, array in enumerate(inputs.values())}
             np.savez(file, **named)
         more = {"names": list(inputs), "inputs": str(source), "outputs": str(target)}
-        ended = process.run(task, {**arguments, **more}, limits, keep=messages.is_wanted)
+        with (runs or Runs()).one() as started:
+            ended = process.run(task, {**arguments, **more}, limits, keep=messages.is_wanted, started=started)
         names = messages.value_of(ended, doing, where)
         with np.load(target, allow_pickle=False) as arrays:
             return {name: arrays[str(i)] for i, name in enumerate(names)}
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _check_inputs(inputs: Arrays, ports: Sequence[qdq.Port], where: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
-from hvdc.cli.output import out, table
+from hvdc.cli.output import json_number, out, table
 from hvdc.pipeline.progress import Progress
 
 if TYPE_CHECKING:  # it imports ONNX
@@ -50,51 +50,82 @@ def decoder_facts(decoder: Decoder | None) -> dict[str, Any] | None:
 class DecoderChecks:
     """What was found out about a decoder's binaries. ``not_read``: why their metadata could not be."""
 
-    checks: dict[str, list[ArtifactError]] = field(default_factory=dict)
     emulated: list[Emulated] = field(default_factory=list)
     not_read: str = ""
 
     def facts(self) -> dict[str, Any]:
         """For `--json`."""
-        return {"emulated": [asdict(row) for row in self.emulated], "binaries_not_read": self.not_read or None}
+        rows = [
+            {**asdict(row), "psnr_db": json_number(row.psnr_db), "bounds": dict(row.bounds)} for row in self.emulated
+        ]
+        return {"emulated": rows, "binaries_not_read": self.not_read or None}
 
     def print_table(self) -> None:
-        """For people: single operators and frames one by one, caches together."""
+        """For people: single operators and frames one by one, caches together; then what was asked of them."""
         if self.not_read:
             out().print(f"binaries  not read back: {self.not_read}")
         if not self.emulated:
             return
-        shown = [row for row in self.emulated if row.what.startswith("operator") or row.output == FRAMES]
-        caches = [row for row in self.emulated if row not in shown]
-        rows = [(r.what, r.output if r.output == FRAMES else "", _steps(r.max_lsb), _steps(r.mean_lsb)) for r in shown]
-        if caches:
-            worst = max(row.mean_lsb for row in caches)
-            rows.append(
-                (f"{len(caches)} other outputs", "worst", _steps(max(r.max_lsb for r in caches)), _steps(worst))
-            )
+        shown = [row for row in self.emulated if row.is_operator or row.output == FRAMES]
+        others = [row for row in self.emulated if row not in shown]
+        rows = [
+            (r.what, r.output if r.output == FRAMES else "", *_steps([r]), _decibels(r.psnr_db), _judged([r]))
+            for r in shown
+        ]
+        if others:
+            rows.append((f"{len(others)} other outputs", "worst", *_steps(others), "", _judged(others)))
         title = "On the x86 emulator against an exact reference, in steps of 8 bits"
-        table(title, ("what", "", ">largest", ">mean"), rows)
+        table(title, ("what", "", ">largest", ">mean", ">PSNR, dB", ""), rows)
+        asked = {_kind(row): row.in_words()[0] for row in self.emulated}
+        out().print("\n".join(f"allowed of {kind}: {words}" for kind, words in asked.items()))
 
 
-def _steps(value: float) -> str:
-    return f"{value:.3f}"
+def _kind(row: Emulated) -> str:
+    """Of those that the same is asked of."""
+    return "operators" if row.is_operator else FRAMES if row.output == FRAMES else "other outputs"
 
 
-def check_decoder(artifact: Artifact, progress: Progress, *, emulated: bool, vae: Path | None) -> DecoderChecks:
-    """Whatever this machine can find out. Raises UsageError where ``emulated`` was asked for and is not possible."""
+def _steps(rows: list[Emulated]) -> tuple[str, str]:
+    """Largest and mean, of the worst."""
+    return f"{max(row.max_lsb for row in rows):.3f}", f"{max(row.mean_lsb for row in rows):.3f}"
+
+
+def _decibels(psnr_db: float | None) -> str:
+    return "" if psnr_db is None else f"{psnr_db:.1f}"
+
+
+def _judged(rows: list[Emulated]) -> str:
+    return "ok" if all(row.passed for row in rows) else "too far off"
+
+
+def check_decoder(
+    artifact: Artifact,
+    checks: dict[str, list[ArtifactError]],
+    progress: Progress,
+    *,
+    emulated: bool,
+    vae: Path | None,
+) -> DecoderChecks:
+    """Whatever this machine can find out, into ``checks`` as far as it comes.
+
+    Raises, where ``emulated`` is asked for: UsageError if it is not possible, CheckpointError, HvdcError, QnnError.
+    """
     from hvdc.pipeline import decoder_checks
     from hvdc.pipeline.decoder_checks import emulate, emulation_findings
 
     found = DecoderChecks()
     entry = artifact.manifest.decoder
-    found.checks["graphs"] = _findings(decoder_checks.port_findings, artifact)
+    checks["graphs"] = _findings(decoder_checks.port_findings, artifact)
     if entry is not None and entry.binaries:
         found.not_read = decoder_checks.why_not_read()
         if not found.not_read:
-            found.checks["binaries"] = _findings(decoder_checks.metadata_findings, artifact)
-    if emulated and not any(found.checks.values()):  # what is damaged is not given to the libraries
-        found.emulated = emulate(artifact, vae, progress)
-        found.checks["emulator"] = emulation_findings(found.emulated)
+            checks["binaries"] = _findings(decoder_checks.metadata_findings, artifact)
+    if emulated and not checks["graphs"] and not checks.get("binaries"):  # nothing damaged is given to the libraries
+        try:
+            found.emulated = emulate(artifact, vae, progress)
+            checks["emulator"] = emulation_findings(found.emulated)
+        except ArtifactError as error:
+            checks["emulator"] = [error]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ import click
 
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
-from hvdc.artifact.reader import open_artifact
+from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.artifact.validate import validate_deep
 from hvdc.cli.activations import activations_facts, activations_line
 from hvdc.cli.decoder import DecoderChecks, check_decoder, decoder_facts, decoder_line
 from hvdc.cli.output import describe_error, json_number, out, print_json, progress_for, table
 from hvdc.errors import Exit, UsageError
 from hvdc.pipeline.against import Comparison, compare, open_source
-from hvdc.pipeline.failures import CheckpointError
+from hvdc.pipeline.failures import describe_failure
 from hvdc.pipeline.progress import Progress
 
 
@@ -64,26 +65,30 @@ def command(
     comparison: Comparison | None = None
     decoder: DecoderChecks | None = None
     manifest: Manifest | None = None
+    doing = "layout"
     try:
         with open_artifact(artifact) as opened:
             checks["layout"], manifest = [], opened.manifest
+            if emulate:
+                doing = "emulator"
+                _require_emulator(opened, vae)
             if deep:
+                doing = "deep"
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
                 checks["deep"] = validate_deep(opened, _by_file(progress, opened.manifest))
             if opened.manifest.decoder is not None and (deep or emulate or opened.manifest.decoder.binaries):
-                decoder = check_decoder(opened, progress, emulated=emulate, vae=vae)
-                checks |= decoder.checks
-            elif emulate:
-                raise UsageError("the artifact holds no decoder to emulate", where=str(artifact))
+                doing = "emulator" if emulate else "binaries"
+                decoder = check_decoder(opened, checks, progress, emulated=emulate, vae=vae)
             if against is not None:
+                doing = "against"
                 with open_source(against, adapter, opened.manifest, lora_alpha=lora_alpha) as checkpoint:
                     comparison = compare(opened, checkpoint, progress)
                 checks["against"] = list(comparison.findings)
     except ArtifactError as error:
         checks["layout"] = [error]
-    except CheckpointError as error:
+    except Exception as error:
         if junit is not None:
-            _write_junit(junit, artifact, checks, unreadable=error)
+            _write_junit(junit, artifact, checks, stopped=(doing, error))
         raise
     finally:
         progress.finish()
@@ -96,6 +101,12 @@ def command(
             decoder.print_table()
         _print(artifact, checks, manifest, comparison)
     return Exit.BAD_ARTIFACT if any(checks.values()) else Exit.OK
+
+
+def _require_emulator(artifact: Artifact, vae: Path | None) -> None:
+    from hvdc.pipeline.decoder_checks import require_emulator  # it imports ONNX
+
+    require_emulator(artifact, vae)
 
 
 def _by_file(progress: Progress, manifest: Manifest) -> Callable[[str, int], None]:
@@ -178,20 +189,31 @@ def _verdict(checks: dict[str, list[ArtifactError]]) -> str:
 
 
 def _write_junit(
-    path: Path, artifact: Path, checks: dict[str, list[ArtifactError]], *, unreadable: CheckpointError | None = None
+    path: Path,
+    artifact: Path,
+    checks: dict[str, list[ArtifactError]],
+    *,
+    stopped: tuple[str, Exception] | None = None,
 ) -> None:
-    """One test case a check, as CI systems read it; a checkpoint that cannot be read is an error of the last check."""
+    """One test case a check, as CI systems read it; what stopped a check, and those after it, is an error of it."""
     failed = sum(bool(findings) for findings in checks.values())
-    errors = 0 if unreadable is None else 1
+    errors = 0 if stopped is None else 1
     suite = ElementTree.Element(
         "testsuite", name="hvdc validate", tests=str(len(checks) + errors), failures=str(failed), errors=str(errors)
     )
     for check, findings in checks.items():
-        case = ElementTree.SubElement(suite, "testcase", classname=artifact.name, name=check)
+        case = ElementTree.SubElement(suite, "testcase", classname=_xml(artifact.name), name=check)
         for finding in findings:
-            failure = ElementTree.SubElement(case, "failure", message=finding.what, type=finding.code.name)
-            failure.text = str(finding)
-    if unreadable is not None:
-        case = ElementTree.SubElement(suite, "testcase", classname=artifact.name, name="against")
-        ElementTree.SubElement(case, "error", message=unreadable.what, type="CheckpointError").text = str(unreadable)
+            failure = ElementTree.SubElement(case, "failure", message=_xml(finding.what), type=finding.code.name)
+            failure.text = _xml(str(finding))
+    if stopped is not None:
+        check, error = stopped
+        case = ElementTree.SubElement(suite, "testcase", classname=_xml(artifact.name), name=check)
+        message = _xml(describe_failure(error)[1]["what"])
+        ElementTree.SubElement(case, "error", message=message, type=type(error).__name__).text = _xml(str(error))
     ElementTree.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _xml(text: str) -> str:
+    """Without what XML 1.0 cannot hold: a library's last words may have any control character."""
+    return re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)

@@ -8,21 +8,24 @@ binary.
 
 from __future__ import annotations
 
+import math
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
+from onnx import TensorProto, shape_inference
 
 from exporters.decoder.graphs import stage_graphs
 from exporters.qnn.available import toolchain, why_not
-from exporters.qnn.emulate import run_graph, run_reference
+from exporters.qnn.emulate import Runs, run_graph
 from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import Metadata, TensorInfo, read_metadata
-from exporters.qnn.options import QnnOptions
+from exporters.qnn.options import Limits, QnnOptions
 from hvdc.artifact.codes import Code
 from hvdc.artifact.decoder import Binary, Decoder, Port
 from hvdc.artifact.errors import ArtifactError
@@ -30,41 +33,38 @@ from hvdc.artifact.reader import Artifact
 from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_encodings import OBSERVED_SIDE, Float32Array, Quantised, open_same
 from hvdc.pipeline.decoder_operators import single_operators
+from hvdc.pipeline.decoder_trials import (
+    FRAMES_PSNR_DB,
+    GRAPH_LSB,
+    Emulated,
+    Trial,
+    compared,
+    graph_trials,
+    operator_trials,
+    run_variants,
+    written,
+)
 from hvdc.pipeline.progress import Progress
 from quant.decoder import ports as quantised_ports
-from quant.decoder.encodings import Encodings
-from quant.decoder.graph import CACHE, LATENT, NEXT_CACHE, VARIANTS, Graphs
+from quant.decoder.encodings import CODES, Encodings
+from quant.decoder.errors import DecoderQuantError
+from quant.decoder.graph import VARIANTS, Graphs, Key
 from quant.decoder.ports import ports
-from quant.decoder.qdq import quantise, serialised
+from quant.decoder.qdq import quantise
 
-Codes = npt.NDArray[np.generic]
+__all__ = [
+    "FRAMES_PSNR_DB", "GRAPH_LSB", "Emulated", "emulate", "emulate_graphs", "emulation_findings", "metadata_findings",
+    "port_findings", "read_encodings", "require_emulator", "run_variants", "small_graphs", "why_not_read",
+]  # fmt: skip
 
 LARGEST_EMULATED_SIDE = OBSERVED_SIDE
 """Latent pixels of a tile, each way, that the emulator runs in a minute with a small decoder; the probe has so many."""
 EMULATED_SIDE = 4
 """Latent pixels, each way, of the graphs that are made for the emulator where the artifact's own are too large."""
-
-OPERATOR_LSB = 2
-"""Steps that a single operator may be off by, at most."""
-OPERATOR_SHARE = 0.5
-"""Share of an operator's outputs that may be off by a step or more."""
-GRAPH_LSB = 2.0
-"""8-bit steps that any output of a whole graph may be off by, in the mean: errors of some hundred operators add up.
-Single values may be far off: where a picture is black, a norm divides nearly nothing by nearly nothing."""
-
-
-@dataclass(frozen=True)
-class Emulated:
-    """One output on the emulator against the exact reference, in 8-bit steps: of 16-bit outputs, 256 of their own.
-
-    ``bound`` is on ``max_lsb`` for an operator, on ``mean_lsb`` for a graph."""
-
-    what: str
-    output: str
-    max_lsb: float
-    mean_lsb: float
-    bound: float
-    passed: bool
+EMULATOR_LIMITS = Limits(seconds=3600)
+"""Of one graph: in full size, 4 × 4 latent pixels of the first latent frame took it a minute."""
+EMULATOR_JOBS = 4
+"""Graphs that are emulated at a time, at most: each on one core, and in up to some GiB."""
 
 
 def port_findings(artifact: Artifact) -> list[ArtifactError]:
@@ -158,113 +158,144 @@ def _of_tensor(tensor: TensorInfo) -> str:
     return f"{tensor.name} {dtype} {list(tensor.dims)} scale {tensor.scale} zero {-(tensor.offset or 0)}"
 
 
-def emulate(artifact: Artifact, vae: Path | None, progress: Progress) -> list[Emulated]:
-    """Run single operators and whole graphs on the x86 emulator of the HTP, against exact references.
-
-    The artifact's own graphs where their tile is small; with ``vae``, graphs of 4 × 4 latent pixels that are quantised
-    with the artifact's encodings. Operators get noise; graphs get the artifact's probe, latents of its own model, and a
-    `later` graph the caches that the reference of `first` wrote.
-
-    Raises:
-        UsageError: no decoder, no QNN libraries here, or a tile that is too large while ``vae`` is not given.
-        HvdcError: another autoencoder than the artifact's. QnnError, ArtifactError.
-    """
+def require_emulator(artifact: Artifact, vae: Path | None) -> None:
+    """Before anything takes long. Raises UsageError: no decoder, no QNN libraries that load, or a tile that is too
+    large while ``vae`` is not given."""
     entry = artifact.manifest.decoder
     if entry is None:
         raise UsageError("the artifact holds no decoder to emulate", where=str(artifact.path))
-    if why := why_not():
-        raise UsageError("the emulator is not available on this machine", found=why, fix="pip install 'hvdc[qnn]'")
-    quantised = Quantised.from_json(artifact.opaque(entry.encodings).decode("utf-8"))
-    graphs = _small(entry, quantised.encodings, vae) if vae is not None else _own(artifact, entry)
-    level = entry.binaries[0].graphs[0].optimization if entry.binaries else 3
-    options = QnnOptions(optimization=level)
-    operators = single_operators(graphs.first[0])
-    total = len(operators) + len(graphs.first) + len(graphs.later)
-    progress.start("emulating", total, total, unit="graphs")
-    results: list[Emulated] = []
-    try:
-        with tempfile.TemporaryDirectory(prefix="hvdc-") as name:
-            path = Path(name) / "graph.onnx"
-            rng = np.random.default_rng(0)
-            for operator, model in operators.items():
-                path.write_bytes(serialised(model))
-                inputs = {p.name: _noise(rng, p, apart=operator == "Div") for p in ports(model)[0]}
-                results += _compared(f"operator {operator}", path, inputs, options, single=True)[0]
-                progress.advance(1)
-            results += _whole(graphs, path, quantised.probe, options, progress)
-    finally:
-        progress.finish()
-    return results
-
-
-def _whole(
-    graphs: Graphs, path: Path, probe: Float32Array, options: QnnOptions, progress: Progress
-) -> Iterator[Emulated]:
-    values: dict[str, Codes] = {}
-    for t, variant in enumerate(VARIANTS):
-        latent = next(port for port in ports(graphs.models(variant)[0])[0] if port.name == LATENT)
-        rows, columns = latent.shape[3:]
-        values[LATENT] = latent.encoding.quantise(probe[None, :, t : t + 1, :rows, :columns])
-        for model in graphs.models(variant):
-            path.write_bytes(serialised(model))
-            found, reference = _compared(
-                f"graph {model.graph.name}",
-                path,
-                {p.name: values[p.name] for p in ports(model)[0]},
-                options,
-                single=False,
-            )
-            values |= reference
-            progress.advance(1)
-            yield from found
-        values |= {CACHE + n.removeprefix(NEXT_CACHE): v for n, v in values.items() if n.startswith(NEXT_CACHE)}
-
-
-def _compared(
-    what: str, path: Path, inputs: dict[str, Codes], options: QnnOptions, *, single: bool
-) -> tuple[list[Emulated], dict[str, Codes]]:
-    reference, found = run_reference(path, inputs), run_graph(path, inputs, options)
-    rows = []
-    for name, due in reference.items():
-        apart = np.abs(due.astype(np.int64) - found[name].astype(np.int64)) / (1 if due.dtype == np.uint8 else 256)
-        largest, mean = float(apart.max()), float(apart.mean())
-        good = largest <= OPERATOR_LSB and float((apart >= 1).mean()) <= OPERATOR_SHARE if single else mean <= GRAPH_LSB
-        rows.append(Emulated(what, name, largest, mean, OPERATOR_LSB if single else GRAPH_LSB, good))
-    return rows, reference
-
-
-def emulation_findings(results: Sequence[Emulated]) -> list[ArtifactError]:
-    """Those that are out of bounds."""
-    return [
-        _finding(
-            f"{r.what}, {r.output}",
-            f"at most {r.bound:g} steps"
-            + (", and half of the values less than one" if r.what.startswith("operator") else " in the mean"),
-            f"{r.max_lsb:.2f} at most, {r.mean_lsb:.3f} in the mean",
-        )
-        for r in results
-        if not r.passed
-    ]
-
-
-def _finding(where: str, expected: object, found: object) -> ArtifactError:
-    return ArtifactError(Code.DATA_DECODER, where=where, expected=str(expected), found=str(found))
-
-
-def _own(artifact: Artifact, entry: Decoder) -> Graphs:
-    if max(entry.tiles.rows, entry.tiles.columns) > LARGEST_EMULATED_SIDE:
+    if why := why_not_read():
+        raise UsageError(
+            "the emulator is not available on this machine", found=why,
+            fix="pip install 'hvdc[qnn]' on x86-64 Linux, or leave --emulate out: all else is checked without it",
+        )  # fmt: skip
+    if vae is None and max(entry.tiles.rows, entry.tiles.columns) > LARGEST_EMULATED_SIDE:
         raise UsageError(
             "the artifact's graphs are too large for the emulator", where=str(artifact.path),
             expected=f"at most {LARGEST_EMULATED_SIDE} latent pixels each way",
             found=f"{entry.tiles.rows} × {entry.tiles.columns}",
             fix="add --vae PATH: graphs of 4 × 4 latent pixels are then made with the artifact's encodings",
         )  # fmt: skip
+
+
+def emulate(artifact: Artifact, vae: Path | None, progress: Progress) -> list[Emulated]:
+    """`emulate_graphs` of an artifact, compiled as its binary was: its own graphs, or with ``vae`` `small_graphs`.
+
+    Raises:
+        UsageError: as `require_emulator`.
+        ArtifactError: DATA_DECODER for encodings or a probe that cannot be used; DATA_HASH.
+        HvdcError: another autoencoder than the artifact's. CheckpointError, QnnError.
+    """
+    require_emulator(artifact, vae)
+    entry = artifact.manifest.decoder
+    assert entry is not None  # noqa: S101 - it was required
+    quantised = read_encodings(artifact, entry)
+    try:
+        graphs = _own(artifact, entry) if vae is None else small_graphs(entry, quantised.encodings, vae)
+    except DecoderQuantError as error:
+        raise _finding(entry.encodings, "the encodings of all tensors", error) from error
+    return emulate_graphs(graphs, quantised.probe, _options(entry), progress)
+
+
+def emulate_graphs(graphs: Graphs, probe: Float32Array, options: QnnOptions, progress: Progress) -> list[Emulated]:
+    """Single operators and whole graphs on the x86 emulator of the HTP, against exact references.
+
+    Operators, one of each kind of all graphs, get noise. Graphs get the probe as `graph_trials` says. They run in as
+    many processes as there are cores, up to `EMULATOR_JOBS`. Raises QnnError.
+    """
+    models = [model for _, model in graphs]
+    operators = single_operators(models)
+    work = {model.graph.name: _work(model) for model in (*models, *operators.values())}
+    progress.start("emulating", sum(work.values()), len(work), unit="million values")
+    runs = Runs()
+
+    def job(trial: Trial) -> list[Emulated]:
+        with written(trial.model) as path:
+            try:
+                found = run_graph(path, trial.inputs, options, EMULATOR_LIMITS, runs)
+            except QnnError as error:
+                error.where = error.where.replace(str(path), trial.what)  # the file is gone when it is read
+                raise
+        progress.advance(work[trial.model.graph.name])
+        progress.item_done(trial.what)
+        return compared(trial, found)
+
+    pool = ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), EMULATOR_JOBS), thread_name_prefix="emulator")
+    try:  # graphs take longest, so they begin
+        trials = chain(graph_trials(graphs, probe), operator_trials(operators))
+        begun = [pool.submit(job, trial) for trial in trials]
+        ended = wait(begun, return_when=FIRST_EXCEPTION).done  # all of them, or one has failed: it is asked first
+        return [row for one in sorted(begun, key=lambda one: one not in ended) for row in one.result()]
+    finally:
+        runs.end()
+        pool.shutdown(cancel_futures=True)
+        progress.finish()
+
+
+def emulation_findings(results: Sequence[Emulated]) -> list[ArtifactError]:
+    """Those that are out of bounds."""
+    return [_finding(f"{row.what}, {row.output}", *row.in_words()) for row in results if not row.passed]
+
+
+def _finding(where: str, expected: object, found: object) -> ArtifactError:
+    return ArtifactError(Code.DATA_DECODER, where=where, expected=str(expected), found=str(found))
+
+
+def read_encodings(artifact: Artifact, entry: Decoder) -> Quantised:
+    """What was measured of an artifact's decoder. Raises ArtifactError DATA_DECODER if it cannot be used, DATA_HASH."""
+    data = artifact.opaque(entry.encodings)
+    try:
+        held = Quantised.from_json(data.decode("utf-8"))
+        strange = next(_strange(entry, held.encodings), None)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # whatever else JSON may hold
+        found = f"{type(error).__name__}: {error}"
+        raise _finding(entry.encodings, "encodings and a probe, as hvdc compile writes them", found) from error
+    if strange is not None:
+        raise _finding(f"{entry.encodings}: {strange[0]}", *strange[1:])
+    channels, probe = len(entry.latents_mean), held.probe
+    if probe.ndim != 4 or probe.shape[0] != channels or probe.shape[1] < 2 or not probe.size:
+        due = f"[{channels}, 2, rows, columns]"
+        raise _finding(f"{entry.encodings}: probe", due, list(probe.shape))
+    if not np.isfinite(probe).all():
+        raise _finding(f"{entry.encodings}: probe", "finite numbers", "NaN or Inf")
+    return held
+
+
+def _strange(entry: Decoder, encodings: Encodings) -> Iterator[tuple[str, object, object]]:
+    """Tensors whose encoding nobody can use, and ports that have another. Raises KeyError, TypeError, ValueError."""
+    scales = np.finfo(np.float32)
+    for name, group in encodings.group_of.items():
+        for e in (encodings.pairs[group].stored, encodings.pairs[group].other):
+            if e.zero_point not in range(CODES[e.dtype]) or not scales.smallest_normal <= e.scale <= scales.max:
+                yield name.name, "an encoding", e
+    for graph in entry.graphs:
+        for port in (*graph.inputs, *graph.outputs):
+            e = encodings.stored(Key(graph.variant, port.name))
+            if (e.scale, e.zero_point, e.dtype) != (port.scale, port.zero_point, port.dtype):
+                yield f"{graph.name}.{port.name}", f"{port.dtype} scale {port.scale} zero {port.zero_point}", e
+
+
+def _options(entry: Decoder) -> QnnOptions:
+    """Those of the binary; without one, those that `hvdc compile` has by default. Raises QnnError: an unknown SoC."""
+    if not entry.binaries:
+        return QnnOptions()
+    binary, graph = entry.binaries[0], entry.binaries[0].graphs[0]
+    return QnnOptions(binary.soc, binary.arch, graph.vtcm_bytes >> 20, graph.optimization)
+
+
+def _own(artifact: Artifact, entry: Decoder) -> Graphs:
     return Graphs(
         *(tuple(onnx.load_model_from_string(artifact.opaque(g.model)) for g in entry.variant(v)) for v in VARIANTS)
     )
 
 
-def _small(entry: Decoder, encodings: Encodings, vae: Path) -> Graphs:
+def small_graphs(entry: Decoder, encodings: Encodings, vae: Path) -> Graphs:
+    """The graphs of an entry with tiles of 4 × 4 latent pixels, in the same stages and with the same integers.
+
+    Raises:
+        HvdcError: ``vae`` is another autoencoder than the entry's. CheckpointError: it cannot be read.
+        DecoderQuantError: a tensor without an encoding.
+    """
     with open_same(vae, entry.vae_sha256) as decoder:
         floats = [
             tuple(
@@ -278,8 +309,8 @@ def _small(entry: Decoder, encodings: Encodings, vae: Path) -> Graphs:
     return quantise(Graphs(*floats), encodings)
 
 
-def _noise(rng: np.random.Generator, port: quantised_ports.Port, *, apart: bool) -> Codes:
-    """All codes, each as likely. ``apart``: those well above zero only, for what x / 0 gives is nobody's promise."""
-    last = np.iinfo(port.encoding.dtype).max
-    least = min(port.encoding.zero_point + last // 8, last) if apart else 0
-    return rng.integers(least, last + 1, port.shape).astype(port.encoding.dtype)
+def _work(model: onnx.ModelProto) -> int:
+    """How long the emulator needs, to compare by: the codes that a graph computes, in millions. One for its start."""
+    types = [value.type.tensor_type for value in shape_inference.infer_shapes(model).graph.value_info]
+    codes = [t for t in types if t.elem_type in (TensorProto.UINT8, TensorProto.UINT16)]
+    return 1 + sum(math.prod(int(d.dim_value) for d in t.shape.dim) for t in codes) // 10**6

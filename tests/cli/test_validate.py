@@ -12,6 +12,7 @@ import pytest
 
 from exporters.checkpoint import open_checkpoint
 from exporters.model import canonical_tensors
+from exporters.qnn.errors import QnnError
 from exporters.synth import write_checkpoint
 from hvdc.artifact.manifest import TensorEntry
 from tests.artifacts import edit_tensor, read_manifest, write_manifest
@@ -272,3 +273,43 @@ def test_a_decoders_checks_are_test_cases_too(tiled_artifact: Path, tmp_path: Pa
         cases = ElementTree.parse(tmp_path / "junit.xml").getroot()  # noqa: S314
         assert [case.get("name") for case in cases] == ["layout", "deep", "graphs"]
         assert {c.get("name"): len(c) for c in cases if len(c)} == failures
+
+
+def test_a_library_that_fails_is_no_fault_of_the_artifact_and_in_the_junit_file(
+    tiled_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit status 1, and what was found out before is there; a library may say anything, also what XML cannot hold."""
+
+    def crashed(*arguments: object) -> None:
+        raise QnnError(
+            "Qualcomm's library crashed", where="graph decoder_first", found="SIGSEGV; last words: \x1b\x00[31m"
+        )
+
+    monkeypatch.setattr("hvdc.pipeline.decoder_checks.why_not_read", lambda: "")
+    monkeypatch.setattr("hvdc.pipeline.decoder_checks.emulate", crashed)
+    done = hvdc("validate", tiled_artifact, "--emulate", "--junit", tmp_path / "j.xml", "-q")
+    assert done.status == 1
+    assert "Qualcomm's library crashed" in done.err
+    root = suite(tmp_path / "j.xml")
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "0", "1")
+    assert [case.get("name") for case in root] == ["layout", "graphs", "emulator"]
+    error = root.find("testcase[@name='emulator']/error")
+    assert error is not None
+    assert (error.get("type"), error.get("message")) == ("QnnError", "Qualcomm's library crashed")
+    assert "SIGSEGV; last words: ??[31m" in (error.text or "")
+
+
+def test_an_emulator_that_is_not_here_is_in_the_junit_file(
+    tiled_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdc.pipeline.decoder_checks.why_not", lambda: "this is a Mac")
+    done = hvdc("validate", tiled_artifact, "--emulate", "--junit", tmp_path / "j.xml", "-q")
+    assert done.status == 2
+    assert suite(tmp_path / "j.xml").find("testcase[@name='emulator']/error") is not None
+
+
+def test_nothing_to_emulate_is_said_before_anything_is_read(ragged_artifact: Path) -> None:
+    done = hvdc("validate", ragged_artifact, "--deep", "--emulate")
+    assert done.status == 2
+    assert "the artifact holds no decoder to emulate" in done.err
+    assert "validating" not in done.err

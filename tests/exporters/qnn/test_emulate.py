@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 
 from exporters.qnn.available import Toolchain
 from exporters.qnn.compile import Compiled
-from exporters.qnn.emulate import Difference, compare, run_graph, run_reference
+from exporters.qnn.emulate import Difference, Runs, compare, run_graph, run_reference
 from exporters.qnn.errors import QnnError
 from exporters.qnn.graphs import write_wrapper
 from exporters.qnn.options import Limits, QnnOptions
@@ -106,6 +108,22 @@ def test_inputs_that_do_not_fit_never_reach_the_library(causal: Compiled, graphs
 def test_the_time_limit(causal: Compiled, inputs: dict) -> None:
     with pytest.raises(QnnError, match="running on the emulator took too long"):
         run_graph(causal.path, inputs, limits=Limits(seconds=0.1))
+
+
+def test_a_run_in_another_thread_can_be_ended(backend: Toolchain, causal: Compiled, inputs: dict) -> None:
+    """As Ctrl-C wants it: no process is left that is waited for. What begins later is ended too."""
+    runs = Runs()
+    with ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(run_graph, causal.path, inputs, limits=QUICK, runs=runs)
+        deadline = time.monotonic() + 60
+        while not runs._processes and not begun.done() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        runs.end()
+        with pytest.raises(QnnError, match="was killed from outside"):
+            begun.result(timeout=60)
+    with pytest.raises(QnnError, match="was killed from outside"):
+        run_graph(causal.path, inputs, limits=QUICK, runs=runs)
+    assert not runs._processes
 
 
 def test_a_damaged_blob_is_an_error(causal: Compiled, inputs: dict, tmp_path: Path) -> None:
