@@ -17,6 +17,7 @@ CalibrationMode = Literal["global", "per-step", "percentile", "mse"]
 """See docs/CLI.md, "Scale modes"."""
 
 DecoderBackend = Literal["qnn", "aihub", "onnx"]
+"""Who compiles a decoder's graphs: this machine's QNN compiler, Qualcomm AI Hub, or nobody."""
 
 SCALE_MODES: tuple[CalibrationMode, ...] = get_args(CalibrationMode)
 

@@ -95,7 +95,7 @@ def make(spec: Spec) -> tuple[Manifest, dict[str, bytes]]:
     if spec.calibrated:
         planned.append(("calibration/scales.bin", "calibration", None, 0, list(_scales(rng, spec))))
     files, data = [], dict(decoder_files(spec.decoder) if spec.decoder is not None else {})
-    opaque = [_opaque(path, content) for path, content in data.items()]
+    opaque = [_opaque(path, content, path.replace("/", ".")) for path, content in data.items()]
     for path, kind, first, count, blobs in planned:
         entry, data[path] = _file(path, kind, first, count, blobs)
         files.append(entry)
@@ -128,6 +128,21 @@ def replace_data(root: Path, path: str, data: bytes) -> None:
         text = text.replace(before.encode("ascii"), after.encode("ascii"))
     (root / m.MANIFEST_NAME).write_bytes(text)
     (root / m.INDEX_NAME).write_bytes(build_index(read_manifest(root), text))
+
+
+def replace_opaque(root: Path, path: str, data: bytes) -> None:
+    """Give a decoder's file other bytes, of any number, with size, totals and hashes in the manifest made right."""
+    old = read_manifest(root)
+    files = tuple(_opaque(path, data, f.tensors[0].name) if f.path == path else f for f in old.files)
+    grown = len(data) - (root / path).stat().st_size
+    totals = {field: getattr(old.totals, field) + grown for field in ("decoder_bytes", "data_bytes")}
+    changes = {
+        "files": files,
+        "totals": old.totals.model_copy(update=totals),
+        "model_sha256": m.model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
+    }
+    (root / path).write_bytes(data)
+    write_manifest(root, old.model_copy(update=changes))
 
 
 def edit_tensor(root: Path, name: str, edit: Callable[[bytearray, TensorEntry], None]) -> None:
@@ -296,10 +311,10 @@ def _file(path: str, kind: m.FileKind, first: int | None, count: int, blobs: lis
     return entry, bytes(data)
 
 
-def _opaque(path: str, data: bytes) -> FileEntry:
+def _opaque(path: str, data: bytes, name: str) -> FileEntry:
     """A file of a decoder: as it is, without a gap at its end."""
     tensor = TensorEntry(
-        name=path.replace("/", "."),
+        name=name,
         linear=None,
         kind="decoder",
         dtype="uint8",

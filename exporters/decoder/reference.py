@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,6 +49,15 @@ class Sizes(Protocol):
     def frames(self, latent_frames: int) -> int: ...
 
 
+class GraphError(RuntimeError):
+    """What is wrong with model ``number`` of ``variant``, from 0: onnxruntime does not load or run it, or it does not
+    read and write what a tile's graphs do."""
+
+    def __init__(self, what: str, variant: Variant, number: int) -> None:
+        super().__init__(f"graph {number} of {variant!r}: {what}")
+        self.what, self.variant, self.number = what, variant, number
+
+
 class StreamingDecoder:
     """Decodes whole latents with graphs of one tile.
 
@@ -74,6 +84,7 @@ class StreamingDecoder:
         self._ort: Any = importlib.import_module("onnxruntime")
         self._options = self._ort.SessionOptions()
         self._options.intra_op_num_threads = threads
+        self._options.log_severity_level = 4  # errors come as exceptions: they need not be printed, too
         levels = self._ort.GraphOptimizationLevel
         self._options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
         self._sessions: dict[tuple[Variant, int, int], list[Any]] = {}
@@ -82,7 +93,7 @@ class StreamingDecoder:
         """``latent``, float32 [z, T, H, W], normalised as the transformer leaves it -> frames float32
         [1 + s (T - 1), r H, r W, 3], RGB in [0, 1]; s and r are the geometry's scales in time and space, 4 and 8.
 
-        Raises ValueError for a latent of another dtype or shape.
+        Raises ValueError for a latent of another dtype or shape, GraphError.
         """
         g = self.geometry
         if latent.dtype != np.float32 or latent.ndim != 4 or latent.shape[0] != g.z_dim or 0 in latent.shape:
@@ -105,23 +116,51 @@ class StreamingDecoder:
     def _tile(self, latent: Float32Array, tile: Tile) -> Iterable[tuple[int, Float32Array]]:
         """(first frame, float32 [t, rows, columns, 3] around [-1, 1]) of one tile, a latent frame at a time."""
         rows, columns = tile.shape
+        g = self.geometry
         part = latent[None, :, :, tile.rows.start : tile.rows.stop, tile.columns.start : tile.columns.stop]
         values: dict[str, Float32Array] = {}
         for t in range(latent.shape[1]):
             variant: Variant = "later" if t else "first"
             values[LATENT] = np.ascontiguousarray(part[:, :, t : t + 1])
-            for session in self._sessions_of(variant, rows, columns):
-                feeds = {port.name: values[port.name] for port in session.get_inputs()}
-                names = [port.name for port in session.get_outputs()]
-                values |= dict(zip(names, session.run(names, feeds), strict=True))
-            yield self.geometry.frames(t), values[FRAMES][0].transpose(1, 2, 3, 0)
+            sessions = self._sessions_of(variant, rows, columns)
+            for number, session in enumerate(sessions):
+                with _blaming(variant, number):
+                    values |= _run(session, values)
+            frames = values.get(FRAMES)
+            scale, start = g.spatial_scale, g.frames(t)
+            due = (1, FRAME_CHANNELS, g.frames(t + 1) - start, rows * scale, columns * scale)
+            if frames is None or frames.shape != due:
+                found = "nothing" if frames is None else list(frames.shape)
+                raise GraphError(f"it writes {found} as {FRAMES}, not {list(due)}", variant, len(sessions) - 1)
+            yield start, frames[0].transpose(1, 2, 3, 0)
             values = {CACHE + n.removeprefix(NEXT_CACHE): v for n, v in values.items() if n.startswith(NEXT_CACHE)}
 
     def _sessions_of(self, variant: Variant, rows: int, columns: int) -> list[Any]:
         key = (variant, rows, columns)
         if key not in self._sessions:
-            self._sessions[key] = [
-                self._ort.InferenceSession(model.SerializeToString(), self._options, providers=["CPUExecutionProvider"])
-                for model in self._models(variant, rows, columns)
-            ]
+            sessions = []
+            for number, model in enumerate(self._models(variant, rows, columns)):
+                data = model.SerializeToString()
+                with _blaming(variant, number):
+                    sessions.append(self._ort.InferenceSession(data, self._options, providers=["CPUExecutionProvider"]))
+            self._sessions[key] = sessions
         return self._sessions[key]
+
+
+def _run(session: Any, values: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
+    """What a session writes, by name."""
+    read, written = ([port.name for port in side] for side in (session.get_inputs(), session.get_outputs()))
+    if lost := [name for name in read if name not in values]:
+        raise ValueError(f"nothing writes {', '.join(lost)}, which it reads")
+    return dict(zip(written, session.run(written, {name: values[name] for name in read}), strict=True))
+
+
+@contextmanager
+def _blaming(variant: Variant, number: int) -> Iterator[None]:
+    """Say which graph it was. onnxruntime's errors have no base of their own; want of memory is no graph's fault."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise GraphError(str(error), variant, number) from error

@@ -95,6 +95,7 @@ def records_header() -> str:
         f"#define HVDC_MAX_DECODER_GRAPHS {decoder_records.MAX_DECODER_GRAPHS}u",
         f"#define HVDC_MAX_DECODER_PORTS {decoder_records.MAX_DECODER_PORTS}u",
         f"#define HVDC_GRAPH_LIMIT {decoder_records.GRAPH_LIMIT}u",
+        f"#define HVDC_FRAME_CHANNELS {decoder_records.FRAME_CHANNELS}u",
         "",
     ]
     for enum in records.ENUMS:

@@ -92,7 +92,7 @@ MEANING: dict[Code, str] = {
     Code.DATA_NOT_FINITE: "a floating-point tensor holds NaN or Inf",
     Code.DATA_SOURCE: "a tensor disagrees with the checkpoint it was compared with",
     Code.DATA_CALIBRATION: "an activation scale or smoothing factor is not a number that an engine can use",
-    Code.DATA_DECODER: "a decoder's binary is not what the manifest says, or computes something else than its graphs",
+    Code.DATA_DECODER: "a decoder's graph or binary is not what the manifest says, or computes something else",
     Code.MANIFEST_HASH: "manifest.json is not the one that index.bin was made from",
     Code.MANIFEST_JSON: "manifest.json is not valid JSON",
     Code.MANIFEST_SCHEMA: "manifest.json does not follow the schema",

@@ -15,9 +15,7 @@ from pydantic import Field
 
 from hvdc.artifact import decoder_records, records
 from hvdc.artifact.fields import Bytes, Count, Model, Sha256, Size, TensorName
-
-Backend = Literal["onnx", "qnn", "aihub"]
-"""Who compiled the graphs: nobody, this machine's QNN compiler, or Qualcomm AI Hub."""
+from hvdc.config import DecoderBackend as Backend
 
 Variant = Literal["first", "later"]
 PortDType = Literal["uint8", "uint16"]
@@ -170,6 +168,7 @@ def faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
         if len(set(binary.checks)) != len(binary.checks) or "metadata" not in binary.checks:
             yield f"decoder.binaries: {binary.binary}", "checks, each once, with metadata", binary.checks
     yield from _port_faults(decoder)
+    yield from _shape_faults(decoder)
 
 
 def _port_faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
@@ -204,6 +203,20 @@ def _port_faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
                 cache = outputs.get(f"next_{port.name}")
                 if cache is None or cache != port.model_copy(update={"name": cache.name}):
                     yield f"decoder.graphs: {graph.name}.{port.name}", f"what {variant} writes", cache
+
+
+def _shape_faults(decoder: Decoder) -> Iterator[tuple[str, object, object]]:
+    """A runtime cuts latents into tiles and puts frames together by the entry's numbers: the ports have those sizes."""
+    tiles, scale = decoder.tiles, decoder.spatial_scale
+    latent = (1, len(decoder.latents_mean), 1, tiles.rows, tiles.columns)
+    counts: tuple[tuple[Variant, int], ...] = (("first", 1), ("later", decoder.temporal_scale))
+    for variant, count in counts:
+        frames = (1, decoder_records.FRAME_CHANNELS, count, tiles.rows * scale, tiles.columns * scale)
+        graphs = decoder.variant(variant)
+        ends = [(graphs[0], graphs[0].inputs[0], latent), (graphs[-1], graphs[-1].outputs[0], frames)] if graphs else []
+        for graph, port, due in ends:
+            if port.shape != due:
+                yield f"decoder.graphs: {graph.name}.{port.name}", f"the shape {list(due)}", list(port.shape)
 
 
 def _is_scale(scale: float) -> bool:

@@ -12,6 +12,9 @@ MAX_DECODER_GRAPHS = 64
 MAX_DECODER_PORTS = 1024
 """A reader refuses more, of all graphs together: it looks for a cache's writer by comparing names."""
 
+FRAME_CHANNELS = 3
+"""Of a frame: red, green and blue."""
+
 GRAPH_PATTERN = r"[A-Za-z][A-Za-z0-9_-]*"
 """What the name of a graph looks like."""
 
@@ -23,7 +26,7 @@ PRINTABLE_PATTERN = r"[!-~]+"
 
 
 class DecoderBackend(IntEnum):
-    """Who compiled the graphs."""
+    """Who compiled the graphs. A name in lower case is the configuration's, and the manifest's."""
 
     ONNX = 1
     """Nobody: there are no binaries."""
@@ -55,8 +58,8 @@ DECODER = Record(
         Field("binaries", "u32", "context binaries; 0 exactly with backend ONNX"),
         Field("encodings", "u32", "tensor id of the encodings (JSON), which a runtime does not need"),
         Field("channels", "u32", "channels of a latent, as many as out_channels"),
-        Field("tile_rows", "u32", "rows of a tile, latent pixels"),
-        Field("tile_columns", "u32", "columns of a tile, latent pixels"),
+        Field("tile_rows", "u32", "rows of a tile, latent pixels; at most those of the latent"),
+        Field("tile_columns", "u32", "columns of a tile, latent pixels; the same"),
         Field("overlap_rows", "u32", "least overlap of tiles, latent pixels; at most half of tile_rows"),
         Field("overlap_columns", "u32", "the same of columns"),
         Field("spatial_scale", "u32", "rows and columns of pixels to one of latent pixels"),

@@ -21,6 +21,7 @@ def check_decoder(index: Index) -> None:
         _check_ports(index)
         _check_tensors(index, index.decoder)
         _check_names(index)
+        _check_shapes(index, index.decoder)
         _check_cuts(index)
         _check_caches(index)
 
@@ -29,6 +30,7 @@ def _check_record(index: Index, d: np.void) -> None:
     """The record agrees with the other sections and the model, and its tiles are possible."""
     counts = [int(d[f]) for f in ("graphs", "ports", "binaries")]
     sizes = ("tile_rows", "tile_columns", "spatial_scale", "temporal_scale")
+    _, rows, columns = index.geometry["latent"]
     if (
         int(d["backend"]) not in list(DecoderBackend)
         or not 2 <= counts[0] <= decoder_records.MAX_DECODER_GRAPHS
@@ -37,6 +39,8 @@ def _check_record(index: Index, d: np.void) -> None:
         or (counts[2] == 0) != (int(d["backend"]) == DecoderBackend.ONNX)
         or d["channels"] != index.geometry["out_channels"]
         or not all(d[size] > 0 for size in sizes)
+        or d["tile_rows"] > rows
+        or d["tile_columns"] > columns
         or any(2 * int(d[f"overlap_{axis}"]) > int(d[f"tile_{axis}"]) for axis in ("rows", "columns"))
     ):
         due = f"{len(index.graphs)} graphs, {len(index.ports)} ports, fields that fit together"
@@ -157,6 +161,21 @@ def _refuse_twice(index: Index, ports: list[np.void], place: str) -> None:
     names = [index.text(int(port["name"])) for port in ports]
     if len(set(names)) != len(names):
         refuse(Code.INDEX_DECODER, place, "each name once", names)
+
+
+def _check_shapes(index: Index, d: np.void) -> None:
+    """A variant reads a tile of one latent frame, and writes that tile's frames."""
+    rows, columns, scale = (int(d[field]) for field in ("tile_rows", "tile_columns", "spatial_scale"))
+    for variant, count in ((DecoderVariant.FIRST, 1), (DecoderVariant.LATER, int(d["temporal_scale"]))):
+        graphs = _of(index, variant)
+        latent = [1, int(d["channels"]), 1, rows, columns]
+        frames = [1, decoder_records.FRAME_CHANNELS, count, rows * scale, columns * scale]
+        for graph, port, due in (
+            (graphs[0], _inputs(index, graphs[0])[0], latent),
+            (graphs[-1], _outputs(index, graphs[-1])[0], frames),
+        ):
+            if [int(v) for v in port["shape"]] != due:  # no size of these is 0: so many dimensions, too
+                refuse(Code.INDEX_DECODER, f"decoder graph {graph}", f"{due} of {index.text(int(port['name']))}", port)
 
 
 def _check_cuts(index: Index) -> None:

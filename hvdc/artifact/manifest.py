@@ -322,6 +322,10 @@ def _decoder_faults(m: Manifest) -> Iterator[tuple[str, object, object]]:
     channels = len(m.decoder.latents_mean)
     if channels != m.geometry.out_channels:
         yield "decoder.latents_mean", f"{m.geometry.out_channels} channels, as the model gives", channels
+    for axis, length in zip(("rows", "columns"), m.video.latent[1:], strict=True):
+        size = getattr(m.decoder.tiles, axis)
+        if size > length:
+            yield f"decoder.tiles.{axis}", f"at most the {length} of the video's latent", size
     due = list(m.decoder.tensors())
     if opaque != due:
         yield "files", f"files of kind decoder with {due}", opaque

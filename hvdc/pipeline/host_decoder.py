@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,15 @@ import numpy.typing as npt
 import onnx
 
 from exporters.decoder.blocks import Variant
-from exporters.decoder.reference import StreamingDecoder, float_models
+from exporters.decoder.reference import GraphError, StreamingDecoder, float_models
 from exporters.decoder.tiles import TileSettings, plan_tiles
 from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.reader import Artifact
 from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_encodings import open_same
+from hvdc.pipeline.decoder_graphs import graph_fault, read_graph
 from hvdc.pipeline.progress import Progress
+from quant.decoder.graph import VARIANTS
 from quant.decoder.ports import float_ports
 
 Float32Array = npt.NDArray[np.float32]
@@ -44,7 +45,7 @@ class HostDecoder:
 
     Raises:
         UsageError: the artifact has no decoder.
-        ArtifactError: a graph's file is not the one that was compiled.
+        ArtifactError: a graph's file is not the one that was compiled, or not what the manifest says of it.
         CheckpointError: ``vae`` is not an autoencoder.
         HvdcError: it is another autoencoder than the artifact's.
     """
@@ -58,14 +59,17 @@ class HostDecoder:
                 fix="compile it with --vae PATH --latents FILE",
             )
         self.entry: Decoder = entry
-        self._artifact = artifact
+        self._models: dict[Variant, list[onnx.ModelProto]] = {}
+        """The artifact's; empty with ``vae``."""
         self._open = ExitStack()
         t = entry.tiles
         tiles = TileSettings(t.rows, t.columns, t.overlap_rows, t.overlap_columns)
         self._tiles = tiles
         if vae is None:
+            for variant in VARIANTS:  # all of them before the first frame: a fault is not found after minutes
+                self._models[variant] = [float_ports(read_graph(artifact, graph)) for graph in entry.variant(variant)]
             sizes = _Sizes(len(entry.latents_mean), entry.spatial_scale, entry.temporal_scale)
-            self._decoder = StreamingDecoder(sizes, self._models, tiles, threads=threads)
+            self._decoder = StreamingDecoder(sizes, lambda variant, *_: self._models[variant], tiles, threads=threads)
             return
         try:
             checkpoint = self._open.enter_context(open_same(vae, entry.vae_sha256))
@@ -84,7 +88,8 @@ class HostDecoder:
     def decode(self, latent: Float32Array, progress: Progress) -> Float32Array:
         """``latent`` float32 ``[z, T, rows, columns]`` → frames float32 ``[T', height, width, 3]``, RGB in [0, 1].
 
-        Raises UsageError for a latent that is smaller than a tile, or has other channels.
+        Raises UsageError for a latent that is smaller than a tile, or has other channels; ArtifactError for a graph of
+        the artifact that onnxruntime refuses.
         """
         t = self._tiles
         if latent.shape[0] != len(self.entry.latents_mean) or latent.shape[2] < t.rows or latent.shape[3] < t.columns:
@@ -98,9 +103,10 @@ class HostDecoder:
         progress.start("decoding", total, total, unit="latent frames")
         try:
             return self._decoder.decode(latent, lambda done, total: progress.advance(1))
+        except GraphError as error:
+            if not self._models:  # our own graphs, of float weights: no fault of the artifact's
+                raise
+            graph = self.entry.variant(error.variant)[error.number]
+            raise graph_fault(graph, "cannot be run", "a graph that onnxruntime runs", error.what) from error
         finally:
             progress.finish()
-
-    def _models(self, variant: Variant, rows: int, columns: int) -> Sequence[onnx.ModelProto]:
-        names = [graph.model for graph in self.entry.variant(variant)]
-        return [float_ports(onnx.load_model_from_string(self._artifact.opaque(name))) for name in names]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from pydantic import ValidationError
 
 from hvdc.artifact import records
 from hvdc.artifact.codes import Code
-from hvdc.artifact.decoder import Backend, Decoder, Port, faults
+from hvdc.artifact.decoder import Backend, Decoder, Port, PortDType, Variant, faults
 from hvdc.artifact.decoder_records import MAX_DECODER_GRAPHS, MAX_DECODER_PORTS, DecoderBackend, DecoderVariant
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.index_read import parse_index
 from hvdc.artifact.index_tables import Index
 from hvdc.artifact.index_write import build_index
-from hvdc.artifact.manifest import INDEX_NAME
+from hvdc.artifact.manifest import INDEX_NAME, parse_manifest
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.records import NONE
 from hvdc.artifact.validate import validate_deep
@@ -30,7 +30,7 @@ from tests.decoder_entries import GRAPHS, decoder_entry, decoder_files
 from tests.fixtures.make import FOLDER
 from tests.malformed.make import CORPUS
 
-BACKENDS: tuple[Backend, ...] = ("onnx", "qnn", "aihub")
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
 QNN = Spec(layers=1, width=32, ffn_width=40, linears=1, decoder="qnn")
 BINARY = "decoder.last.bin"
 Tree = dict[str, Any]
@@ -113,6 +113,30 @@ FAULTS: dict[str, tuple[str, Callable[[Tree], object], bool]] = {
     "an output twice": (
         "decoder.graphs: later", lambda d: port(d, 3, "outputs", 0).update(name="next_cache.mid"), True
     ),
+    "a latent of another tile": (
+        f"decoder.graphs: {GRAPHS[0]}.latent", lambda d: port(d, 0, "inputs", 0).update(shape=[1, 4, 1, 4, 3]), True
+    ),
+    "a later latent of other channels": (
+        f"decoder.graphs: {GRAPHS[2]}.latent", lambda d: port(d, 2, "inputs", 0).update(shape=[1, 16, 1, 4, 4]), True
+    ),
+    "a latent without frames": (
+        f"decoder.graphs: {GRAPHS[0]}.latent", lambda d: port(d, 0, "inputs", 0).update(shape=[1, 4, 4, 4]), True
+    ),
+    "tiles that the graphs do not read": (
+        f"decoder.graphs: {GRAPHS[0]}.latent", lambda d: d["tiles"].update(rows=3), True
+    ),
+    "frames of another scale in space": (
+        f"decoder.graphs: {GRAPHS[1]}.frames", lambda d: d.update(spatial_scale=4), True
+    ),
+    "frames of another scale in time": (
+        f"decoder.graphs: {GRAPHS[3]}.frames", lambda d: d.update(temporal_scale=2), True
+    ),
+    "several frames of the first latent": (
+        f"decoder.graphs: {GRAPHS[1]}.frames", lambda d: port(d, 1, "outputs", 0).update(shape=[1, 3, 4, 32, 32]), True
+    ),
+    "frames with opacity": (
+        f"decoder.graphs: {GRAPHS[3]}.frames", lambda d: port(d, 3, "outputs", 0).update(shape=[1, 4, 4, 32, 32]), True
+    ),
     "a cut of another name": (f"decoder.graphs: {GRAPHS[3]}", rename_cut, True),
     "a cut of another scale": (
         f"decoder.graphs: {GRAPHS[3]}", lambda d: port(d, 3, "inputs", 0).update(scale=0.125), True
@@ -151,6 +175,26 @@ def test_the_index_of_such_an_entry_is_refused_too(name: str) -> None:
     broken = manifest.model_copy(update={"decoder": entry})
     with pytest.raises(ArtifactError) as caught:
         parse_index(build_index(broken, broken.to_json()))
+    assert caught.value.code is Code.INDEX_DECODER
+
+
+def test_the_index_has_a_number_for_each_name_of_the_manifest() -> None:
+    for names, numbers in ((Backend, DecoderBackend), (Variant, DecoderVariant), (PortDType, records.PortDType)):
+        assert sorted(get_args(names)) == sorted(member.name.lower() for member in numbers)
+
+
+def test_a_tile_is_no_larger_than_the_latent_of_the_video() -> None:
+    """Smaller than a tile is only a latent of another video, for which no graph is there."""
+    manifest = make(QNN)[0]
+    small = manifest.model_copy(update={"video": manifest.video.model_copy(update={"latent": (2, 4, 2), "tokens": 4})})
+    with pytest.raises(ArtifactError) as caught:
+        parse_manifest(small.to_json(), "here")
+    assert caught.value.code is Code.MANIFEST_SCHEMA
+    assert caught.value.details() == {
+        "where": "here: decoder.tiles.columns", "expected": "at most the 2 of the video's latent", "found": "4"
+    }  # fmt: skip
+    with pytest.raises(ArtifactError) as caught:
+        parse_index(build_index(small, small.to_json()))
     assert caught.value.code is Code.INDEX_DECODER
 
 

@@ -28,7 +28,7 @@ MODEL, ENCODINGS = "decoder.decoder_first_mid.onnx", "decoder.encodings.json"
 SHARED, ALONE = "decoder.all.bin", "decoder.last.bin"
 FILE = "decoder/last.bin"
 FIRST_MID, FIRST_UP, LATER_MID, LATER_UP = range(4)
-LATENT, WRITTEN_MID, READ_CUT, READ_MID, LATER_FRAMES = 0, 2, 3, 7, 12
+LATENT, WRITTEN_MID, READ_CUT, FIRST_FRAMES, LATER_LATENT, READ_MID, LATER_FRAMES = 0, 2, 3, 4, 6, 7, 12
 """Ports. A graph has the latent or the cut, and if later its cache; then the cut or the frames, and its cache again."""
 
 case = partial(any_case, base=DECODER)
@@ -132,6 +132,13 @@ fault("decoder-of-other-channels", setter("decoder", "channels", 0, 16))
 for field in ("tile_rows", "tile_columns", "spatial_scale", "temporal_scale"):
     fault(f"decoder-without-{field.replace('_', '-')}", setter("decoder", field, 0, 0))
 fault("overlap-above-half-a-tile", setter("decoder", "overlap_rows", 0, 3))
+# As in a video of half that height, whose latent has half as many rows.
+fault("tile-of-more-rows-than-the-latent", both(
+    setter("geometry", "latent", 0, (2, 2, 4)), setter("geometry", "tokens", 0, 4),
+))  # fmt: skip
+fault("tile-of-more-columns-than-the-latent", both(
+    setter("geometry", "latent", 0, (2, 4, 2)), setter("geometry", "tokens", 0, 4),
+))  # fmt: skip
 fault("overlap-overflows", setter("decoder", "overlap_columns", 0, 1 << 31))
 
 
@@ -223,6 +230,29 @@ fault("binary-of-no-graph", setter("graphs", "binary", LATER_UP, lambda e: e.id(
 fault("decoder-of-more-binaries", setter("decoder", "binaries", 0, 3))
 fault("binaries-overflow", setter("decoder", "binaries", 0, NONE))
 
+# What a variant reads and writes is a tile of the record's sizes.
+
+fault("tile-of-fewer-rows-than-the-latent-port", setter("decoder", "tile_rows", 0, 3))
+fault("tile-of-fewer-columns-than-the-latent-port", both(
+    setter("decoder", "tile_columns", 0, 3), setter("decoder", "overlap_columns", 0, 1),
+))  # fmt: skip
+fault("latent-of-other-rows", setter("ports", "shape", LATENT, (1, 4, 1, 5, 4)))
+fault("latent-of-other-columns-in-a-later-graph", setter("ports", "shape", LATER_LATENT, (1, 4, 1, 4, 5)))
+fault("latent-of-other-channels", setter("ports", "shape", LATENT, (1, 16, 1, 4, 4)))
+fault("latent-of-two-frames", setter("ports", "shape", LATER_LATENT, (1, 4, 2, 4, 4)))
+fault("latent-of-two-clips", setter("ports", "shape", LATENT, (2, 4, 1, 4, 4)))
+fault("latent-without-frames", both(
+    setter("ports", "dims", LATENT, 4), setter("ports", "shape", LATENT, (1, 4, 4, 4, 0)),
+))  # fmt: skip
+fault("frames-of-other-rows", setter("ports", "shape", FIRST_FRAMES, (1, 3, 1, 16, 32)))
+fault("frames-of-other-columns", setter("ports", "shape", LATER_FRAMES, (1, 3, 4, 32, 64)))
+fault("frames-of-four-channels", setter("ports", "shape", LATER_FRAMES, (1, 4, 4, 32, 32)))
+fault("frames-too-many-of-the-first-latent", setter("ports", "shape", FIRST_FRAMES, (1, 3, 4, 32, 32)))
+fault("frames-too-few-of-a-later-latent", setter("ports", "shape", LATER_FRAMES, (1, 3, 1, 32, 32)))
+fault("decoder-of-another-spatial-scale", setter("decoder", "spatial_scale", 0, 16))
+fault("decoder-of-another-temporal-scale", setter("decoder", "temporal_scale", 0, 1))
+fault("spatial-scale-overflows", setter("decoder", "spatial_scale", 0, (1 << 30) + 8))
+
 # Cuts and caches: the same integers on both sides.
 
 fault("port-twice-in-a-graph", setter("ports", "name", READ_MID, lambda e: e.ports["name"][LATENT]))
@@ -281,7 +311,13 @@ wrong("decoder-entry-of-a-scale-beyond-fp32", entry(lambda d: d["graphs"][0]["in
 wrong("decoder-entry-of-a-scale-between-fp32", entry(lambda d: d["graphs"][0]["inputs"][0].update(scale=0.1)))
 wrong("decoder-file-of-another-kind", replaced('"kind": "decoder"', '"kind": "host"', 1))
 wrong("decoder-tensors-of-another-kind", replaced('"kind": "decoder", "dtype"', '"kind": "host", "dtype"'))
-manifest_case(Code.MANIFEST_INDEX, "decoder-entry-of-another-tile", entry(lambda d: d["tiles"].update(rows=5)))
+wrong("decoder-entry-of-another-tile", entry(lambda d: d["tiles"].update(rows=3)))
+wrong("decoder-entry-of-another-spatial-scale", entry(lambda d: d.update(spatial_scale=16)))
+wrong("decoder-entry-of-another-temporal-scale", entry(lambda d: d.update(temporal_scale=2)))
+wrong("decoder-entry-of-a-tile-above-the-latent", replaced('"latent": [2, 4, 4]', '"latent": [2, 2, 4]'))
+manifest_case(
+    Code.MANIFEST_INDEX, "decoder-entry-of-another-overlap", entry(lambda d: d["tiles"].update(overlap_rows=2))
+)
 manifest_case(
     Code.MANIFEST_INDEX, "decoder-entry-of-another-name-in-binary",
     entry(lambda d: d["binaries"][0]["graphs"][0].update(name_in_binary="x")),

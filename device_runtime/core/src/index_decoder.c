@@ -32,8 +32,9 @@ static enum hvdc_code check_record(const hvdc_index *index, hvdc_error *error) {
     bool counted = d->graphs >= 2u && d->graphs <= HVDC_MAX_DECODER_GRAPHS && d->graphs == index->graphs.count &&
                    d->ports <= HVDC_MAX_DECODER_PORTS && d->ports == index->ports.count &&
                    (d->binaries == 0) == (d->backend == HVDC_DECODER_BACKEND_ONNX);
-    bool tiled = d->tile_rows > 0 && d->tile_columns > 0 && 2u * (uint64_t)d->overlap_rows <= d->tile_rows &&
-                 2u * (uint64_t)d->overlap_columns <= d->tile_columns;
+    const uint32_t *latent = index->geometry->latent; /* frames, rows, columns */
+    bool tiled = d->tile_rows > 0 && d->tile_columns > 0 && d->tile_rows <= latent[1] && d->tile_columns <= latent[2] &&
+                 2u * (uint64_t)d->overlap_rows <= d->tile_rows && 2u * (uint64_t)d->overlap_columns <= d->tile_columns;
     if (!HVDC_DECODER_BACKEND_KNOWN(d->backend) || !counted || !tiled || d->spatial_scale == 0 ||
         d->temporal_scale == 0 || d->channels != index->geometry->out_channels)
         REFUSE(INDEX_DECODER,
@@ -216,6 +217,33 @@ static bool is_same(const hvdc_decoder_port *a, const hvdc_decoder_port *b) {
            memcmp(a->shape, b->shape, sizeof a->shape) == 0;
 }
 
+/* Whether a port is [1, channels, frames, rows, columns]; none of them is 0. */
+static bool is_shape(const hvdc_decoder_port *p, uint32_t channels, uint32_t frames, uint64_t rows, uint64_t columns) {
+    const uint64_t due[HVDC_MAX_DIMS] = {1u, channels, frames, rows, columns};
+    for (uint32_t d = 0; d < HVDC_MAX_DIMS; d++)
+        if (p->shape[d] != due[d]) return false;
+    return true;
+}
+
+/* A variant reads a tile of one latent frame, and writes that tile's frames. */
+static enum hvdc_code check_shapes(const hvdc_index *index, hvdc_error *error) {
+    const hvdc_decoder *d = index->decoder;
+    uint64_t rows = (uint64_t)d->tile_rows * d->spatial_scale, columns = (uint64_t)d->tile_columns * d->spatial_scale;
+    for (uint32_t i = 0; i < index->graphs.count; i++) {
+        const hvdc_decoder_graph *g = hvdc_index_graph(index, i);
+        uint32_t frames = g->variant == HVDC_DECODER_VARIANT_FIRST ? 1u : d->temporal_scale;
+        bool begins = i == 0 || hvdc_index_graph(index, i - 1u)->variant != g->variant;
+        bool ends = i + 1u == index->graphs.count || hvdc_index_graph(index, i + 1u)->variant != g->variant;
+        if (begins && !is_shape(hvdc_index_port(index, g->first_port), d->channels, 1u, d->tile_rows, d->tile_columns))
+            REFUSE(INDEX_DECODER, "decoder graph %" PRIu32 ": \"%s\" is not a tile of latents", i,
+                   port_name(index, g->first_port));
+        if (ends && !is_shape(hvdc_index_port(index, first_output(g)), HVDC_FRAME_CHANNELS, frames, rows, columns))
+            REFUSE(INDEX_DECODER, "decoder graph %" PRIu32 ": \"%s\" is not the frames of a tile", i,
+                   port_name(index, first_output(g)));
+    }
+    return HVDC_E_OK;
+}
+
 /* A graph that is not the first of its variant reads what the one before it writes first. */
 static enum hvdc_code check_cuts(const hvdc_index *index, hvdc_error *error) {
     for (uint32_t i = 1; i < index->graphs.count; i++) {
@@ -260,6 +288,7 @@ enum hvdc_code hvdc_index_check_decoder(const hvdc_index *index, hvdc_error *err
     if (code == HVDC_E_OK) code = check_ports(index, error);
     if (code == HVDC_E_OK) code = check_tensors(index, error);
     if (code == HVDC_E_OK) code = check_names(index, error);
+    if (code == HVDC_E_OK) code = check_shapes(index, error);
     if (code == HVDC_E_OK) code = check_cuts(index, error);
     if (code == HVDC_E_OK) code = check_caches(index, error);
     return code;

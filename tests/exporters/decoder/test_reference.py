@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
+from exporters.decoder.blocks import Variant
 from exporters.decoder.checkpoint import DecoderCheckpoint, open_decoder
-from exporters.decoder.reference import StreamingDecoder, float_models
+from exporters.decoder.reference import GraphError, Models, StreamingDecoder, float_models
 from exporters.decoder.tiles import TileSettings
 from exporters.tensor import Float32Array
 from tests.exporters.decoder.vaes import GEOMETRY, autoencoder, decoded, in_memory, latent
@@ -52,6 +56,59 @@ def test_a_clip_is_diffusers_with_onnxruntime_s_optimisations(small: DecoderChec
     z = latent(3, 4, 5)
     frames = StreamingDecoder(GEOMETRY, float_models(small), optimise=True).decode(z)
     assert_same(frames, decoded(autoencoder(), z, small.weights))
+
+
+CUT = [("mid", "up0", "up1"), ("up2", "up3")]
+
+
+def renamed(models: Models, where: Variant, before: str, after: str) -> Models:
+    """A value called otherwise in the graphs of one variant."""
+
+    def changed(variant: Variant, rows: int, columns: int) -> Sequence[onnx.ModelProto]:
+        found = models(variant, rows, columns)
+        for model in found if variant == where else ():
+            for value in (*model.graph.input, *model.graph.output):
+                value.name = after if value.name == before else value.name
+            for node in model.graph.node:
+                for names in (node.input, node.output):
+                    names[:] = [after if name == before else name for name in names]
+        return found
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("variant", "before", "number", "what"),
+    [
+        ("first", "latent", 0, "nothing writes other, which it reads"),
+        ("later", "latent", 0, "nothing writes other, which it reads"),
+        ("later", "frames", 1, "it writes nothing as frames"),
+    ],
+)
+def test_graphs_that_do_not_follow_each_other(
+    variant: Variant, before: str, number: int, what: str, small: DecoderCheckpoint
+) -> None:
+    with pytest.raises(GraphError) as caught:
+        StreamingDecoder(GEOMETRY, renamed(float_models(small, CUT), variant, before, "other")).decode(latent(2, 4, 5))
+    assert (caught.value.variant, caught.value.number) == (variant, number)
+    assert what in caught.value.what
+
+
+def test_frames_of_another_size(small: DecoderCheckpoint) -> None:
+    """Two to a latent frame are due, and four are written."""
+    geometry = replace(GEOMETRY, temporal_upsample=(True, False, False))
+    with pytest.raises(GraphError, match=r"graph 0 of 'later': it writes \[1, 3, 4, 32, 40\] as frames, not \[1, 3, 2"):
+        StreamingDecoder(geometry, float_models(small)).decode(latent(2, 4, 5))
+
+
+def test_a_graph_that_onnxruntime_does_not_know(small: DecoderCheckpoint) -> None:
+    def models(variant: Variant, rows: int, columns: int) -> Sequence[onnx.ModelProto]:
+        models = float_models(small, CUT)(variant, rows, columns)
+        models[1].graph.node[0].op_type = "Frobnicate"
+        return models
+
+    with pytest.raises(GraphError, match=r"graph 1 of 'first': .*Frobnicate"):
+        StreamingDecoder(GEOMETRY, models).decode(latent(2, 4, 5))
 
 
 def test_clips_do_not_see_each_other(untiled: StreamingDecoder) -> None:

@@ -39,7 +39,7 @@
     X(DATA_NOT_FINITE, 54, "a floating-point tensor holds NaN or Inf") \
     X(DATA_SOURCE, 55, "a tensor disagrees with the checkpoint it was compared with") \
     X(DATA_CALIBRATION, 56, "an activation scale or smoothing factor is not a number that an engine can use") \
-    X(DATA_DECODER, 57, "a decoder's binary is not what the manifest says, or computes something else than its graphs") \
+    X(DATA_DECODER, 57, "a decoder's graph or binary is not what the manifest says, or computes something else") \
     X(MANIFEST_HASH, 70, "manifest.json is not the one that index.bin was made from") \
     X(MANIFEST_JSON, 71, "manifest.json is not valid JSON") \
     X(MANIFEST_SCHEMA, 72, "manifest.json does not follow the schema") \

@@ -31,6 +31,7 @@
 #define HVDC_MAX_DECODER_GRAPHS 64u
 #define HVDC_MAX_DECODER_PORTS 1024u
 #define HVDC_GRAPH_LIMIT 64u
+#define HVDC_FRAME_CHANNELS 3u
 
 enum hvdc_section_kind {
     HVDC_SECTION_GEOMETRY = 1,
@@ -419,8 +420,8 @@ typedef struct hvdc_decoder {
     uint32_t binaries; /* context binaries; 0 exactly with backend ONNX */
     uint32_t encodings; /* tensor id of the encodings (JSON), which a runtime does not need */
     uint32_t channels; /* channels of a latent, as many as out_channels */
-    uint32_t tile_rows; /* rows of a tile, latent pixels */
-    uint32_t tile_columns; /* columns of a tile, latent pixels */
+    uint32_t tile_rows; /* rows of a tile, latent pixels; at most those of the latent */
+    uint32_t tile_columns; /* columns of a tile, latent pixels; the same */
     uint32_t overlap_rows; /* least overlap of tiles, latent pixels; at most half of tile_rows */
     uint32_t overlap_columns; /* the same of columns */
     uint32_t spatial_scale; /* rows and columns of pixels to one of latent pixels */
