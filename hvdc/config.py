@@ -79,6 +79,15 @@ class CompileConfig(BaseModel):
     decoder_budget: Annotated[
         float, Field(ge=0, le=1, description="activation bytes that 16 bits may add to the decoder's, as a share")
     ] = 0.25
+    decoder_vtcm_mb: Annotated[
+        int | None, Field(ge=1, description="VTCM in MiB that the decoder may plan with; else all that the target has")
+    ] = None
+    decoder_share_weights: Annotated[
+        bool, Field(description="put all of the decoder's graphs into one binary, which stores equal weights once")
+    ] = True
+    decoder_emulate: Annotated[
+        bool, Field(description="run the decoder on the x86 emulator of the NPU before it goes into the artifact")
+    ] = False
     aihub_profile: Annotated[
         bool, Field(description="with backend aihub: run the decoder's binary on a hosted phone, and say so")
     ] = False

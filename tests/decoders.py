@@ -90,3 +90,8 @@ def entry_of(artifact: Path) -> Decoder:
         entry = opened.manifest.decoder
     assert entry is not None
     return entry
+
+
+def cached(folder: Path) -> list[Path]:
+    """All in a cache but the locks, which stay."""
+    return sorted(path for path in folder.iterdir() if path.suffix != ".lock")

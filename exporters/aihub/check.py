@@ -68,7 +68,7 @@ def pair(
         names = dict.fromkeys(signatures, metadata.graphs[0].name)
     asked = QnnOptions(options.soc, options.arch, options.vtcm_mb, options.optimization)
     try:
-        paired = local._check(metadata, names, dict(signatures), asked, where)
+        paired = local.check_as_asked(metadata, names, dict(signatures), asked, where)
     except QnnError as error:
         raise AiHubError(
             f"Qualcomm AI Hub's answer is refused, {error.what}",

@@ -114,7 +114,7 @@ def compile_graphs(
             )
             binary, names = _collect(folder, list(models), where)
             metadata = read_metadata(binary)
-            compiled = _check(metadata, names, signatures, options, everything)
+            compiled = check_as_asked(metadata, names, signatures, options, everything)
             sha256 = hash_and_sync(binary)
             size = binary.stat().st_size
             binary.replace(output)
@@ -188,10 +188,13 @@ def _collect(folder: Path, names: Sequence[str], where: dict[str, str]) -> tuple
     return folder / files.pop(), {name: inside for name, (_, inside) in parts.items()}
 
 
-def _check(
+def check_as_asked(
     metadata: Metadata, names: dict[str, str], signatures: dict[str, qdq.Signature], options: QnnOptions, where: str
 ) -> tuple[CompiledGraph, ...]:
-    """Compares what the binary says of itself with what was asked for: the library takes wrong options silently."""
+    """Compares what the binary says of itself with what was asked for: the library takes wrong options silently.
+
+    ``names`` gives each of our graphs its name in the binary; ``signatures`` are by our names. Raises QnnError.
+    """
     by_name = {graph.name: graph for graph in metadata.graphs}
     pairs: list[tuple[str, Any, Any]] = [
         ("SoC", options.soc, metadata.soc),

@@ -14,6 +14,8 @@ class QnnError(Exception):
     - ``fix``: what to do next, in the imperative.
     - ``log``: the toolchain's own lines that led to it, in their order; not printed by ``str``.
     - ``too_large``: a smaller tile, or fewer stages in the graph, may be taken.
+    - ``stopped``: the limit that ended the work, ``"time"`` or ``"memory"``, else ``""``: another machine may do it, or
+      a smaller tile.
     """
 
     def __init__(
@@ -26,6 +28,7 @@ class QnnError(Exception):
         fix: str = "",
         log: tuple[str, ...] = (),
         too_large: bool = False,
+        stopped: str = "",
     ) -> None:
         super().__init__(what)
         self.what = what
@@ -35,6 +38,7 @@ class QnnError(Exception):
         self.fix = fix
         self.log = log
         self.too_large = too_large
+        self.stopped = stopped
 
     def fields(self) -> dict[str, str]:
         """The phrases by name, also the empty ones; `QnnError(**fields)` is the same error without its log."""

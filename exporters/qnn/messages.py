@@ -245,6 +245,7 @@ def _stopped(ended: Ended, doing: str, where: str) -> QnnError:
             found=f"not done after {ended.seconds:.1f} s",
             fix="raise the time limit, use optimization 1, or give the graph a smaller tile",
             log=log,
+            stopped="time",
         )
     if ended.status == "memory":
         return QnnError(
@@ -254,6 +255,7 @@ def _stopped(ended: Ended, doing: str, where: str) -> QnnError:
             found=f"{ended.peak_rss_bytes:,} bytes",
             fix="raise the memory limit, or give the graph a smaller tile",
             log=log,
+            stopped="memory",
         )
     if ended.status == "signal" and ended.code == signal.SIGKILL:
         return QnnError(

@@ -6,13 +6,21 @@ import os
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from hvdc.artifact.calibration import Calibration, CalibrationDType
 from hvdc.cli.activations import activations_facts, activations_line, many
-from hvdc.cli.decoder import WITHOUT, decoder_facts, decoder_line
+from hvdc.cli.compile_decoder import (
+    built_decoder,
+    check_decoder_options,
+    checked_facts,
+    decoder_options,
+    decoder_plan,
+    with_provenance,
+)
+from hvdc.cli.decoder import WITHOUT, DecoderChecks, decoder_facts, decoder_line
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.cli.shared_options import (
     dtype_option,
@@ -24,7 +32,7 @@ from hvdc.cli.shared_options import (
     say_for,
 )
 from hvdc.cli.summary import print_summary, trajectories
-from hvdc.config import SCALE_MODES, CompileConfig, DecoderBackend, load_config
+from hvdc.config import SCALE_MODES, CompileConfig, load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Prepared, Request, decide, parameters, prepare
@@ -33,15 +41,13 @@ from hvdc.targets import target_names
 
 if TYPE_CHECKING:  # it imports PyTorch, which compiling needs not
     from hvdc.pipeline.activations import Activations
-    from hvdc.pipeline.decoder_parts import DecoderParts
+    from hvdc.pipeline.decoder_build import BuiltDecoder
 
 
 def default_jobs() -> int:
     """One thread per core that this process may use, at most 8: beyond that a disk is the limit."""
     return min(len(os.sched_getaffinity(0)), 8)
 
-
-BACKEND_HELP = "Who compiles it: qnn (this machine), aihub (Qualcomm), onnx (nobody).  [default: qnn]"
 
 SHOWN_LINEARS = 12
 """Lines of the table of a split; the manifest lists all."""
@@ -56,11 +62,7 @@ SHOWN_LINEARS = 12
 @click.option("--scale-mode", type=click.Choice(SCALE_MODES), help="How scales follow from it.  [default: per-step]")
 @click.option("--smooth", type=float, metavar="STRENGTH", help="Move outliers into the weights: 0 to 1, 0.5 is usual.")
 @click.option("--allow-geometry", is_flag=True, help="Take a calibration that was run at another video size.")
-@click.option("--vae", type=click.Path(path_type=Path), help="Compile the decoder of this Wan 2.1 VAE in too.")
-@click.option("--latents", type=click.Path(path_type=Path), help="Quantise it by these; else by those of --prompts.")
-@click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help=BACKEND_HELP)
-@click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]")
-@click.option("--aihub-profile", is_flag=True, default=None, help="With backend aihub: time it on a hosted phone.")
+@decoder_options
 @run_options
 @dtype_option
 @click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
@@ -81,6 +83,8 @@ def command(
     allow_geometry: bool,
     vae: Path | None,
     latents: Path | None,
+    decoder_minutes: float | None,
+    decoder_memory_gib: float | None,
     prompts_limit: int | None,
     seeds: str,
     device: str,
@@ -112,11 +116,14 @@ def command(
         raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
     config = load_config(config_file, settings, options)
     _refuse_without_effect(config, settings, prompts, calibration)
-    _check_decoder(config, settings, vae, latents, prompts)
+    check_decoder_options(config, settings, vae, latents, prompts)
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))
     with prepared.checkpoint:
         found: Activations | None = None
-        decoder = WITHOUT if vae is None else _decoder_plan(prepared, vae, latents)
+        made: BuiltDecoder | None = None
+        if latents is not None:
+            prepared = with_provenance(prepared, latents, quiet=quiet or as_json)
+        decoder = WITHOUT if vae is None else decoder_plan(prepared, vae, latents)
         if calibration is not None or prompts is not None or config.smooth is not None:
             choice = {
                 "file": calibration,
@@ -133,8 +140,9 @@ def command(
         if vae is not None and not dry_run:
             source = latents if latents is not None else (found.latents if found is not None else None)
             assert source is not None  # noqa: S101 - _check_decoder saw to it
-            parts = _decoder(prepared, vae, source, quiet=quiet or as_json)
-            prepared = decide(replace(prepared.request, decoder=parts), prepared.checkpoint)
+            limits = {"minutes": decoder_minutes, "memory_gib": decoder_memory_gib}
+            made = built_decoder(prepared, vae, source, limits, quiet=quiet or as_json)
+            prepared = decide(replace(prepared.request, decoder=made.parts), prepared.checkpoint)
         if dry_run:
             if as_json:
                 print_json(plan_facts(prepared, found) | {"decoder_plan": decoder})
@@ -149,8 +157,10 @@ def command(
             how = "--resume instead of --force" if force else "--resume"
             raise StoppedError("interrupted", fix=f"to go on, run the same command with {how}") from stop
     if as_json:
-        print_json(plan_facts(prepared, found) | result_facts(built))
+        print_json(plan_facts(prepared, found) | result_facts(built) | checked_facts(made))
     else:
+        if made is not None:
+            DecoderChecks(emulated=list(made.emulated)).print_table()
         _print_result(built, found)
 
 
@@ -176,58 +186,6 @@ def _refuse_without_effect(
     if "percentile" in keys and config.scale_mode != "percentile":
         why = f"the scale mode {config.scale_mode!r}"
         refuse_without_effect(["--set percentile"], why, "add --scale-mode percentile")
-
-
-def _check_decoder(
-    config: CompileConfig,
-    settings: tuple[str, ...],
-    vae: Path | None,
-    latents: Path | None,
-    prompts: Path | None,
-) -> None:
-    """What can be refused before anything is computed. Raises UsageError."""
-    keys = [setting.partition("=")[0].strip() for setting in settings]
-    if vae is None:
-        options = given("latents", "decoder_backend", "decoder_tile", "aihub_profile")
-        options += [f"--set {key}" for key in keys if key.startswith(("decoder_", "aihub_"))]
-        refuse_without_effect(options, "no decoder to compile", "add --vae")
-        return
-    if config.decoder_backend != "aihub":
-        refuse_without_effect(
-            given("aihub_profile") + ["--set aihub_profile"] * ("aihub_profile" in keys),
-            f"the decoder's backend {config.decoder_backend}",
-            "add --decoder-backend aihub",
-        )
-    from hvdc.pipeline.decoder_backends import require_backend
-
-    require_backend(config.decoder_backend)
-    if latents is None and prompts is None:
-        raise UsageError(
-            "the decoder is quantised by latents of the model's own clips, and none were given",
-            where="--vae",
-            fix="add --latents FILE (of hvdc calibrate --save-latents), or --prompts to run some now",
-        )
-
-
-def _decoder_plan(prepared: Prepared, vae: Path, latents: Path | None) -> str:
-    from hvdc.pipeline.decoder_build import plan_decoder
-
-    return plan_decoder(vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels)
-
-
-def _decoder(prepared: Prepared, vae: Path, latents: Path, *, quiet: bool) -> DecoderParts:
-    from hvdc.pipeline.decoder_build import build_decoder
-
-    try:
-        return build_decoder(
-            vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels,
-            progress_for(quiet=quiet), say_for(quiet=quiet),
-        )  # fmt: skip
-    except KeyboardInterrupt as stop:
-        raise StoppedError(
-            "interrupted while the decoder was compiled",
-            fix="run the same command again: what was measured is not measured again",
-        ) from stop
 
 
 def _calibrate(prepared: Prepared, choice: dict[str, Any], device: str, *, quiet: bool) -> Activations:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
-from hvdc.cli.output import json_number, out, table
+from hvdc.cli.output import out, table
 from hvdc.pipeline.progress import Progress
 
 if TYPE_CHECKING:  # it imports ONNX
@@ -48,22 +48,29 @@ def decoder_facts(decoder: Decoder | None) -> dict[str, Any] | None:
 
 @dataclass
 class DecoderChecks:
-    """What was found out about a decoder's binaries. ``not_read``: why their metadata could not be."""
+    """What was found out about a decoder's binaries.
+
+    ``not_read``: why their metadata could not be. ``not_emulated``: why that was asked for and not done.
+    """
 
     emulated: list[Emulated] = field(default_factory=list)
     not_read: str = ""
+    not_emulated: str = ""
 
     def facts(self) -> dict[str, Any]:
         """For `--json`."""
-        rows = [
-            {**asdict(row), "psnr_db": json_number(row.psnr_db), "bounds": dict(row.bounds)} for row in self.emulated
-        ]
-        return {"emulated": rows, "binaries_not_read": self.not_read or None}
+        return {
+            "emulated": [row.to_json() for row in self.emulated],
+            "binaries_not_read": self.not_read or None,
+            "not_emulated": self.not_emulated or None,
+        }
 
     def print_table(self) -> None:
         """For people: single operators and frames one by one, caches together; then what was asked of them."""
         if self.not_read:
             out().print(f"binaries  not read back: {self.not_read}")
+        if self.not_emulated:
+            out().print(f"emulator  not run: {self.not_emulated}")
         if not self.emulated:
             return
         shown = [row for row in self.emulated if row.is_operator or row.output == FRAMES]
@@ -120,7 +127,10 @@ def check_decoder(
         found.not_read = decoder_checks.why_not_read()
         if not found.not_read:
             checks["binaries"] = _findings(decoder_checks.metadata_findings, artifact)
-    if emulated and not checks["graphs"] and not checks.get("binaries"):  # nothing damaged is given to the libraries
+    faulty = [name for name in ("graphs", "binaries") if checks.get(name)]
+    if emulated and faulty:  # nothing damaged is given to the libraries
+        found.not_emulated = f"the decoder's {' and '.join(faulty)} have faults"
+    elif emulated:
         try:
             found.emulated = emulate(artifact, vae, progress)
             checks["emulator"] = emulation_findings(found.emulated)

@@ -55,7 +55,7 @@ class LazyGroup(click.Group):
     "(diff only), 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="hvdc")
-@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error, and the tools' own log.")
 @click.pass_context
 def cli(ctx: click.Context, verbose: bool) -> None:
     """Compile DCM-Wan2.1, a two-expert video diffusion transformer, for a phone's NPU and GPU."""
@@ -103,6 +103,7 @@ def _report(error: BaseException, arguments: list[str]) -> int:
         return Exit.USAGE if isinstance(error, click.UsageError) else Exit.FAILURE
     from hvdc.cli.output import print_error
 
-    if {"-v", "--verbose"} & set(arguments[:1]):
+    verbose = bool({"-v", "--verbose"} & set(arguments[:1]))
+    if verbose:
         traceback.print_exception(error)
-    return print_error(error, as_json=as_json)
+    return print_error(error, as_json=as_json, verbose=verbose)

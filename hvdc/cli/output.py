@@ -32,6 +32,8 @@ from hvdc.pipeline.failures import describe_failure
 from hvdc.pipeline.progress import Progress, Silent
 from hvdc.plan.memory import GIB, MIB, Row
 
+LOG_LINES = 40
+"""Of what a compiler logged before it failed, as many are shown: the last ones."""
 NARROWEST_TEXT = 24
 """Columns of a terminal that a wrapping text gets at least."""
 
@@ -112,8 +114,8 @@ def memory_facts(rows: list[Row]) -> list[dict[str, Any]]:
     return [{"name": row.name, "bytes": row.total_bytes, "note": row.note} for row in rows]
 
 
-def print_error(error: BaseException, *, as_json: bool) -> int:
-    """Say what is wrong, where, why and what to do; returns the exit status."""
+def print_error(error: BaseException, *, as_json: bool, verbose: bool = False) -> int:
+    """Say what is wrong, where, why and what to do; ``verbose``: and the end of its log. Returns the exit status."""
     status, fields = describe_error(error)
     if as_json:
         with contextlib.suppress(OSError):  # standard output may be what failed
@@ -123,7 +125,24 @@ def print_error(error: BaseException, *, as_json: bool) -> int:
     for name in ("where", "expected", "found", "fix"):
         if fields.get(name):
             console.print(f"  {name + ':':<10} {fields[name]}")
+    if log := _log(error):
+        shown = log[-LOG_LINES:]
+        count = (
+            "1 line" if len(log) == 1 else f"{len(log)} lines" + ("" if shown == log else f", the last {len(shown)}")
+        )
+        console.print(f"  log:       {count}" + (":" if verbose else "; run again as `hvdc -v …` to see them"))
+        for line in shown if verbose else ():
+            console.print(f"    {line}")
     return status
+
+
+def _log(error: BaseException | None) -> tuple[str, ...]:
+    """What the tools of Qualcomm, here or at its service, printed before they failed: of an error or of its cause."""
+    while error is not None:
+        if log := getattr(error, "log", ()):  # QnnError's, which commands do not import
+            return tuple(log)
+        error = error.__cause__
+    return ()
 
 
 def describe_error(error: BaseException) -> tuple[Exit, dict[str, str]]:

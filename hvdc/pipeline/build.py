@@ -6,7 +6,7 @@ import hashlib
 import math
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +36,8 @@ from hvdc.artifact.manifest import (
 from hvdc.artifact.reader import open_artifact
 from hvdc.errors import HvdcError
 from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
+from hvdc.pipeline.decoder_parts import DecoderParts
+from hvdc.pipeline.latents_file import require_own_weights
 from hvdc.pipeline.prepare import Prepared, Request, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import Buffers, FileMaker, InterruptedBuildError
@@ -80,6 +82,11 @@ def build(prepared: Prepared, progress: Progress) -> Built:
         sources = {name: value for entry in done for name, value in entry.sources.items()}
         sha256 = source_sha256(prepared.checkpoint, sources)
         _require_own_calibration(request, sha256, workspace)
+        try:
+            require_own_weights(request.latents, sha256, "--latents")
+        except CheckpointError:
+            workspace.discard()
+            raise
         manifest = make_manifest(prepared, done, sha256)
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
@@ -121,14 +128,13 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
     pending = [f for f in prepared.plan.files if f.path not in workspace.done]
     pending.sort(key=lambda f: f.kind != "schedule")  # the tables are one long piece of work: they begin first
     buffers = Buffers(max(f.region.bytes for f in prepared.plan.files if f.kind != "decoder"))
-    given = {} if prepared.request.decoder is None else prepared.request.decoder.files
     computing = threading.Semaphore(prepared.request.jobs)
     progress.start("compiling", _read_bytes(prepared, pending), len(pending))
 
     def one(file: FilePlan) -> Done:
         with computing:
             if file.kind == "decoder":
-                done = _copied(file, given, workspace)
+                done = _copied(file, prepared.request.decoder, workspace)
             else:
                 data, sources = maker.make(file, buffers.mine(), progress.advance)
                 done = workspace.write(file.path, data.data, sources, _left_out_energy(checkpoint, file))
@@ -149,18 +155,20 @@ def _data_files(prepared: Prepared, workspace: Workspace, progress: Progress) ->
     return [done[file.path] for file in prepared.plan.files]
 
 
-def _copied(file: FilePlan, given: Mapping[str, Path], workspace: Workspace) -> Done:
-    """A file of the decoder, as it lies in the cache. Raises HvdcError where it is not what was planned."""
+def _copied(file: FilePlan, decoder: DecoderParts | None, workspace: Workspace) -> Done:
+    """A file of the decoder, as it was made. Raises HvdcError where it is something else now."""
+    assert decoder is not None  # noqa: S101 - who plans its files has one
     (tensor,) = file.tensors
-    path = given[tensor.name]
+    path, expected = decoder.files[tensor.name], decoder.hashes[tensor.name]
     try:
         data = path.read_bytes()
     except OSError as error:
         raise HvdcError("a cached file of the decoder cannot be read", where=str(path), found=str(error)) from error
-    if len(data) != file.region.bytes:
+    found = hashlib.sha256(data).hexdigest()
+    if found != expected:
         raise HvdcError(
             "a cached file of the decoder changed while it was compiled in", where=str(path),
-            expected=f"{file.region.bytes:,} bytes", found=f"{len(data):,}", fix="run the command again",
+            expected=f"SHA-256 {expected}", found=found, fix="run the command again",
         )  # fmt: skip
     return workspace.write(file.path, memoryview(data), {}, {})
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvdc.errors import UsageError
@@ -29,3 +32,22 @@ def cache_folder(kind: str) -> Path:
             fix="set HVDC_CACHE_DIR to a folder that can be written",
         ) from error
     return path
+
+
+@contextlib.contextmanager
+def locked(path: Path, say: Callable[[str], None] = lambda text: None) -> Iterator[None]:
+    """One process at a time works on ``path``, which need not exist; a lock file stays beside it.
+
+    ``say`` is told when another one is waited for. Where a file system knows no locks, nobody is kept out: all that is
+    written is renamed into place as a whole, so that two who make the same thing only waste time.
+    """
+    with path.with_name(path.name + ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another hvdc is making the same, it is waited for: {path}")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+        yield

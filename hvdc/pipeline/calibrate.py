@@ -270,10 +270,9 @@ def _check_output(request: CalibrateRequest) -> None:
         raise UsageError("the seeds must be different", found=", ".join(map(str, request.seeds)))
 
 
-_NOT_OF_A_RUN = {
-    "target", "scale_mode", "percentile", "smooth",
-    "decoder_backend", "decoder_tile", "decoder_budget", "decoder_optimization", "aihub_profile",
-}  # fmt: skip
+_NOT_OF_A_RUN = {"target", "scale_mode", "percentile", "smooth"} | {
+    name for name in CompileConfig.model_fields if name.startswith(("decoder_", "aihub_"))
+}
 """Settings that change nothing about a trajectory."""
 
 

@@ -1,30 +1,38 @@
-"""Who turns a decoder's graphs into a binary for the phone's NPU: this machine's compiler, AI Hub, or nobody."""
+"""Who turns a decoder's graphs into binaries for the phone's NPU: this machine's compiler, AI Hub, or nobody."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from exporters.aihub import compile as hosted
-from exporters.aihub import device as phone
 from exporters.aihub import service as aihub
 from exporters.aihub.options import AiHubOptions
 from exporters.qnn import available
 from exporters.qnn import compile as local
+from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import GraphInfo, Metadata
-from exporters.qnn.options import Limits, QnnOptions
-from hvdc.artifact.decoder import Backend, Binary, BinaryGraph, Check
+from exporters.qnn.options import GIB, Limits, QnnOptions
+from hvdc.artifact.decoder import Backend, Binary, BinaryGraph
 from hvdc.config import CompileConfig
-from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.decoder_parts import BINARY, file_name
+from hvdc.errors import UsageError
+from hvdc.pipeline.decoder_hosted import compile_hosted
+from hvdc.pipeline.decoder_parts import BINARY, binary_of, file_name
 from hvdc.pipeline.progress import Progress
+from hvdc.targets import load_target
 
 Say = Callable[[str], None]
 
-LIMITS = Limits(seconds=2 * 3600)
-"""The full-size decoder takes minutes at optimisation level 1, and up to ten for each graph at level 3."""
+DEFAULT_MINUTES, DEFAULT_MEMORY_GIB = 120, 8
+"""Of one compilation. The full-size decoder takes a minute at optimisation level 1, some ten at level 3, and 4 GiB."""
+
+_RAISE = {"time": "--decoder-minutes", "memory": "--decoder-memory-gib"}
+
+
+def limits(minutes: float = DEFAULT_MINUTES, memory_gib: float = DEFAULT_MEMORY_GIB) -> Limits:
+    """What one process of the compiler may use. Raises QnnError for nothing."""
+    return Limits(seconds=60 * minutes, memory_bytes=int(memory_gib * GIB))
 
 
 def require_backend(backend: Backend) -> None:
@@ -41,65 +49,108 @@ def require_backend(backend: Backend) -> None:
 
 
 def identity(config: CompileConfig) -> dict[str, Any]:
-    """What of a backend decides the bytes that it makes."""
+    """What of a backend decides the bytes that it makes. Raises UsageError for options that the target has not."""
     if config.decoder_backend == "qnn":
-        return {"options": _options(config).to_json(), "toolchain": asdict(available.toolchain())}
-    return {"options": _hosted_options(config).to_json()} if config.decoder_backend == "aihub" else {}
+        return {"options": qnn_options(config).to_json(), "toolchain": asdict(available.toolchain())}
+    return {"options": hosted_options(config).to_json()} if config.decoder_backend == "aihub" else {}
 
 
-def compile_binary(
-    config: CompileConfig, folder: Path, names: Sequence[str], what: str, graph_bytes: int, progress: Progress, say: Say
-) -> Binary:
-    """The graphs ``NAME.onnx`` of a folder as one binary beside them. Raises QnnError, HvdcError."""
-    graphs = [(name, folder / f"{name}.onnx") for name in names]
-    output = folder / file_name(BINARY)
-    progress.start(f"compiling {what} for the NPU", 1, 1, unit="binaries")
+def qnn_options(config: CompileConfig) -> QnnOptions:
+    """Raises UsageError: more VTCM than the target has."""
+    target = load_target(config.target)
+    most = target.vtcm_bytes.value >> 20
+    vtcm_mb = most if config.decoder_vtcm_mb is None else config.decoder_vtcm_mb
+    if vtcm_mb > most:
+        raise UsageError(
+            "the target has less VTCM",
+            where="decoder_vtcm_mb",
+            expected=f"at most {most} MiB",
+            found=f"{vtcm_mb} MiB",
+            fix="leave it out to take all",
+        )
+    return QnnOptions(target.soc_model, target.arch, vtcm_mb, config.decoder_optimization, config.decoder_share_weights)
+
+
+def hosted_options(config: CompileConfig) -> AiHubOptions:
+    """The same for a phone in Qualcomm's cloud. Raises UsageError: more VTCM than the target has."""
+    own = qnn_options(config)
+    return AiHubOptions(soc=own.soc, arch=own.arch, vtcm_mb=own.vtcm_mb, optimization=own.optimization)
+
+
+def compile_binaries(
+    config: CompileConfig,
+    folder: Path,
+    graph_bytes: Mapping[str, int],
+    what: str,
+    limits: Limits,
+    progress: Progress,
+    say: Say,
+) -> tuple[dict[str, str], tuple[Binary, ...]]:
+    """The graphs ``NAME.onnx`` of a folder as one binary beside them, or without shared weights as one for each.
+
+    ``graph_bytes``: of each graph, in order, the memory that it is predicted to need. Returns the SHA-256 of each
+    binary's file by its tensor, and the manifest's entries. Raises QnnError, HvdcError.
+    """
+    parts = {BINARY: list(graph_bytes)} if config.decoder_share_weights else {binary_of(n): [n] for n in graph_bytes}
+    hashes, made = {}, []
+    progress.start(f"compiling {what} for the NPU", len(parts), len(parts), unit="binaries")
     try:
-        if config.decoder_backend == "aihub":
-            return _hosted(config, graphs, output, folder.parent / "aihub.json", graph_bytes, say)
-        made = local.compile_graphs(graphs, output, _options(config), LIMITS)
-        progress.advance(1)
+        for tensor, names in parts.items():
+            graphs = [(name, folder / f"{name}.onnx") for name in names]
+            predicted = max(graph_bytes[name] for name in names)
+            compiled = _hosted if config.decoder_backend == "aihub" else _local
+            sha256, entry = compiled(config, graphs, tensor, folder, predicted, limits, say)
+            hashes[tensor] = sha256
+            made.append(entry)
+            progress.advance(1)
     finally:
         progress.finish()
+    return hashes, tuple(made)
+
+
+def _local(
+    config: CompileConfig, graphs: list[tuple[str, Path]], tensor: str, folder: Path, predicted: int, limits: Limits,
+    say: Say,
+) -> tuple[str, Binary]:  # fmt: skip
+    options = qnn_options(config)
+    try:
+        made = local.compile_graphs(graphs, folder / file_name(tensor), options, limits)
+    except QnnError as error:
+        if option := _RAISE.get(error.stopped):
+            error.fix = f"raise {option}, or choose --set decoder_optimization=1 or a smaller --decoder-tile"
+        raise
     say(
-        f"compiled in {made.seconds:.0f} s with {made.peak_rss_bytes / 2**30:.2f} GiB: {made.size_bytes:,} bytes for "
+        f"compiled in {made.seconds:.0f} s with {made.peak_rss_bytes / GIB:.2f} GiB: {made.size_bytes:,} bytes for "
         f"soc {made.metadata.soc}, v{made.metadata.arch}"
     )
+    if not made.reproducible:
+        say("this kernel loads libraries at changing addresses; compiling again may give a few other bytes")
     inside = [(g.name, g.name_in_binary, g.info) for g in made.graphs]
-    return _binary(made.metadata, inside, graph_bytes, ("metadata",))
-
-
-def _options(config: CompileConfig) -> QnnOptions:
-    return QnnOptions(optimization=config.decoder_optimization, share_weights=True)
-
-
-def _hosted_options(config: CompileConfig) -> AiHubOptions:
-    return AiHubOptions(optimization=config.decoder_optimization)
+    return made.sha256, _binary(tensor, made.metadata, inside, predicted, reproducible=made.reproducible)
 
 
 def _hosted(
-    config: CompileConfig, graphs: list[tuple[str, Path]], output: Path, state: Path, graph_bytes: int, say: Say
-) -> Binary:
-    """Submits, links, waits, downloads; with `aihub_profile` also runs each graph on a hosted phone."""
-    options = _hosted_options(config)
-    made = hosted.compile_graphs(graphs, output, options, state, lambda step: say(str(step)))
-    if made.metadata is None or any(graph.info is None for graph in made.graphs):
-        raise HvdcError("what Qualcomm AI Hub compiled could not be read back", fix="pip install 'hvdc[qnn]'")
-    checks: tuple[Check, ...] = ("metadata",)
-    if config.aihub_profile:
-        for result in phone.profile(made, options, state, lambda step: say(str(step))):
-            say(f"{result.graph} takes {result.inference_us / 1000:.1f} ms on {result.device}: {result.url}")
-        checks += ("device",)
+    config: CompileConfig, graphs: list[tuple[str, Path]], tensor: str, folder: Path, predicted: int, limits: Limits,
+    say: Say,
+) -> tuple[str, Binary]:  # fmt: skip
+    """Submits, links, waits, downloads."""
+    made = compile_hosted(graphs, folder / file_name(tensor), hosted_options(config), state_of(folder.parent), say)
+    assert made.metadata is not None  # noqa: S101 - compile_hosted saw to it
     inside = [(g.name, g.name_in_binary, g.info) for g in made.graphs if g.info is not None]
-    return _binary(made.metadata, inside, graph_bytes, checks)
+    return made.sha256, _binary(tensor, made.metadata, inside, predicted, reproducible=False)
+
+
+def state_of(cache: Path) -> Path:
+    """The file of jobs that were submitted to AI Hub."""
+    return cache / "aihub.json"
 
 
 def _binary(
-    m: Metadata, graphs: Sequence[tuple[str, str, GraphInfo]], graph_bytes: int, checks: tuple[Check, ...]
+    tensor: str, m: Metadata, graphs: Sequence[tuple[str, str, GraphInfo]], predicted: int, *, reproducible: bool
 ) -> Binary:
     return Binary(
-        binary=BINARY, build_id=m.build_id, core_api=m.core_api, backend_api=m.backend_api,
-        blob_version=m.blob_version, soc=m.soc, arch=m.arch, weights_shared=True,
+        binary=tensor, build_id=m.build_id, core_api=m.core_api, backend_api=m.backend_api,
+        blob_version=m.blob_version, soc=m.soc, arch=m.arch, weights_shared=len(graphs) > 1,
         graphs=tuple(
             BinaryGraph(
                 graph=name, name_in_binary=inside, optimization=info.optimization, vtcm_bytes=info.vtcm_bytes,
@@ -107,5 +158,5 @@ def _binary(
             )
             for name, inside, info in graphs
         ),
-        predicted_graph_bytes=graph_bytes, checks=checks,
+        predicted_graph_bytes=predicted, reproducible=reproducible, checks=("metadata",),
     )  # fmt: skip

@@ -1,6 +1,7 @@
-"""The decoder of an artifact: float VAE and latents → encodings → QDQ graphs → a backend's binary.
+"""The decoder of an artifact: float VAE and latents → encodings → QDQ graphs → a backend's binaries.
 
-What takes long (the encodings, the binary) is kept in the user's cache by the identity of what it was made from.
+What takes long (measuring, encodings, binaries) is kept in the user's cache by the identity of what it was made from.
+One process at a time makes one thing; another that wants the same waits for it.
 """
 
 from __future__ import annotations
@@ -13,23 +14,30 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from exporters.decoder.checkpoint import DecoderCheckpoint, open_decoder
 from exporters.decoder.graphs import stage_graphs
 from exporters.errors import CheckpointError
+from exporters.qnn.options import Limits
 from hvdc import __version__
-from hvdc.artifact.decoder import Binary, Decoder, Graph, Port, Quantisation, Tiles
+from hvdc.artifact.decoder import Binary, Check, Decoder, Graph, Port, Quantisation, Tiles
 from hvdc.artifact.manifest import Video
 from hvdc.config import CompileConfig
+from hvdc.errors import HvdcError
 from hvdc.pipeline import decoder_backends as backends
-from hvdc.pipeline.cache import cache_folder
-from hvdc.pipeline.decoder_encodings import Quantised, choose, latents_sha256, require_moving, vae_sha256
-from hvdc.pipeline.decoder_parts import ENCODINGS, DecoderParts, parts_in
+from hvdc.pipeline.cache import cache_folder, locked
+from hvdc.pipeline.decoder_checks import emulate_graphs, small_graphs
+from hvdc.pipeline.decoder_encodings import Quantised, choose, measure_decoder, require_moving, vae_sha256
+from hvdc.pipeline.decoder_hosted import OnPhone, run_on_phone
+from hvdc.pipeline.decoder_measured import DAMAGED, Measured
+from hvdc.pipeline.decoder_parts import ENCODINGS, DecoderParts, file_name, parts_in
 from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
-from hvdc.pipeline.latents_file import Float32Array, read_latents
+from hvdc.pipeline.decoder_trials import Emulated
+from hvdc.pipeline.latents_file import Float32Array, latents_sha256, read_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.workspace import write_durably
 from quant.decoder.graph import VARIANTS, Graphs
@@ -37,18 +45,47 @@ from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise, serialised
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 MAKING = ".making-"
+ENTRY, IDENTITY = "entry.json", "sha256"
+"""Beside the files in a cached folder: the manifest's entry, and the identity of all that lies there."""
 LEFT_AFTER_S = 24 * 3600
 """Nobody works on graphs for so long: a folder that is older was left by a compile that was killed."""
+TOOLS = ("numpy", "onnx", "onnxruntime")
+"""Another version of these may measure other ranges, or write a graph otherwise."""
+
+
+@dataclass(frozen=True)
+class BuiltDecoder:
+    """``parts`` go into an artifact; the rest says what was checked on the way, where that was asked for."""
+
+    parts: DecoderParts
+    emulated: tuple[Emulated, ...] = ()
+    on_phone: OnPhone | None = None
+
+
+@dataclass(frozen=True)
+class _Making:
+    """What one build is made from, and how."""
+
+    decoder: DecoderCheckpoint
+    config: CompileConfig
+    identity: dict[str, Any]
+    """Of VAE and latents."""
+    limits: Limits
+    progress: Progress
+    say: Say
 
 
 def build_decoder(
-    vae: Path, latents: Path, config: CompileConfig, video: Video, channels: int, progress: Progress, say: Say
-) -> DecoderParts:
-    """``channels``: those that the transformer makes.
+    vae: Path, latents: Path, config: CompileConfig, video: Video, channels: int, limits: Limits, progress: Progress,
+    say: Say,
+) -> BuiltDecoder:  # fmt: skip
+    """``channels``: those that the transformer makes. ``limits``: of each process of the phone's compiler.
 
-    Raises CheckpointError, UsageError, DecoderQuantError or QnnError; the artifact is not touched.
+    Raises CheckpointError, UsageError, DecoderQuantError or QnnError; HvdcError where the emulator or a phone computes
+    something else than the graphs. The artifact is not touched.
     """
     backends.require_backend(config.decoder_backend)
     with open_decoder(vae) as decoder:
@@ -58,14 +95,11 @@ def build_decoder(
         tools = json.dumps(backends.identity(config), sort_keys=True)
         planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
         given = read_latents(latents, decoder.geometry.z_dim).values
-        identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given), "budget": config.decoder_budget}
-        quantised = _quantised(decoder, given, config, identity, progress, say)
-        return planner.first_that_compiles(
-            lambda attempt: _built(
-                decoder, quantised, attempt, planner.graph_bytes(attempt.tile), config, identity, progress, say
-            ),
-            say,
-        )
+        identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given)}
+        making = _Making(decoder, config, identity, limits, progress, say)
+        quantised = _quantised(making, given)
+        parts = planner.first_that_compiles(lambda attempt: _built(making, quantised, attempt, planner), say)
+    return _checked(parts, quantised, vae, making)
 
 
 def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: Video, channels: int) -> str:
@@ -79,8 +113,46 @@ def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: 
         first = next(planner.attempts(), None)
         if first is None:
             return "no tile fits the compiler's memory: all were refused before"
-        memory = planner.graph_bytes(first.tile) / 2**20
+        memory = planner.loaded_bytes(first) / 2**20
         return f"to be compiled by {config.decoder_backend}: {first.text}, about {memory:,.0f} MiB of graph memory"
+
+
+def _checked(parts: DecoderParts, quantised: Quantised, vae: Path, making: _Making) -> BuiltDecoder:
+    """What was asked for beyond reading binaries back. It is done each time, and never kept with the graphs.
+
+    Raises HvdcError where something is out of bounds, QnnError, AiHubError.
+    """
+    config, entry = making.config, parts.entry
+    emulated: tuple[Emulated, ...] = ()
+    on_phone: OnPhone | None = None
+    checks: tuple[Check, ...] = ()
+    if config.decoder_emulate:
+        graphs = small_graphs(entry, quantised.encodings, vae)
+        emulated = tuple(emulate_graphs(graphs, quantised.probe, backends.qnn_options(config), making.progress))
+        _require_passed(emulated, "the x86 emulator of the NPU")
+        checks += ("emulator",)
+    if config.aihub_profile:
+        folder = next(iter(parts.files.values())).parent
+        options, state = backends.hosted_options(config), backends.state_of(folder.parent)
+        on_phone = run_on_phone(entry, folder, quantised.probe, options, state, making.progress, making.say)
+        for result in on_phone.profiles:
+            making.say(f"{result.graph} takes {result.inference_us / 1000:.1f} ms on {result.device}: {result.url}")
+        _require_passed(on_phone.compared, "a hosted phone")
+        checks += on_phone.checks
+    binaries = tuple(b.model_copy(update={"checks": (*b.checks, *checks)}) for b in entry.binaries)
+    checked = entry.model_copy(update={"binaries": binaries})
+    return BuiltDecoder(DecoderParts(checked, parts.files, parts.hashes), emulated, on_phone)
+
+
+def _require_passed(results: tuple[Emulated, ...], who: str) -> None:
+    bad = [result for result in results if not result.passed]
+    if bad:
+        expected, found = bad[0].in_words()
+        raise HvdcError(
+            f"{who} computes something else than the decoder's graphs", where=f"{bad[0].what}, {bad[0].output}",
+            expected=expected, found=found + (f"; and {len(bad) - 1} more outputs" if len(bad) > 1 else ""),
+            fix="raise --set decoder_budget, or compile without this check and look at hvdc decode",
+        )  # fmt: skip
 
 
 def _require_fitting(decoder: DecoderCheckpoint, video: Video, channels: int, vae: Path) -> None:
@@ -99,105 +171,124 @@ def _require_fitting(decoder: DecoderCheckpoint, video: Video, channels: int, va
         )  # fmt: skip
 
 
-def _quantised(
-    decoder: DecoderCheckpoint,
-    latents: Float32Array,
-    config: CompileConfig,
-    identity: dict[str, Any],
-    progress: Progress,
-    say: Say,
-) -> Quantised:
-    path = cache_folder("decoders") / f"{_key({**identity, 'what': 'encodings'})}.json"
-    if path.is_file():
-        try:
-            found = Quantised.from_json(path.read_text("utf-8"))
-        except (ValueError, TypeError, KeyError):
-            path.unlink()  # damaged: it is made again
-        else:
-            say(f"the decoder's encodings are taken from the cache: {path}")
+def _quantised(making: _Making, latents: Float32Array) -> Quantised:
+    """Encodings under the configured budget: cached, or chosen from what was measured, which is cached too."""
+    folder, budget = cache_folder("decoders"), making.config.decoder_budget
+    path = folder / f"{_key({**making.identity, 'what': 'encodings', 'budget': budget})}.json"
+    measured_path = folder / f"{_key({**making.identity, 'what': 'measured'})}.npz"
+    with locked(measured_path, making.say):
+        found = _kept(path, lambda data: Quantised.from_json(data.decode("utf-8")))
+        if found is not None:
+            making.say(f"the decoder's encodings are taken from the cache: {path}")
             return found
-    found = choose(decoder, latents, config.decoder_budget, progress, say)
-    write_durably(path, found.to_json().encode())
-    return found
+        measured = _kept(measured_path, Measured.from_bytes)
+        if measured is None:
+            measured = measure_decoder(making.decoder, latents, making.progress)
+            write_durably(measured_path, measured.to_bytes())
+        else:
+            making.say(f"what was measured of the decoder is taken from the cache: {measured_path}")
+        found = choose(making.decoder, latents, measured, budget, making.say)
+        write_durably(path, found.to_json().encode())
+        return found
 
 
-def _built(
-    decoder: DecoderCheckpoint,
-    quantised: Quantised,
-    attempt: Attempt,
-    graph_bytes: int,
-    config: CompileConfig,
-    identity: dict[str, Any],
-    progress: Progress,
-    say: Say,
-) -> DecoderParts:
-    """Graphs of one tile, and their binary. Raises QnnError where the tile is too large for the compiler."""
-    tile = attempt.tile
-    what = {**identity, "attempt": asdict(attempt), "backend": config.decoder_backend, **backends.identity(config)}
+def _kept(path: Path, read: Callable[[bytes], T]) -> T | None:
+    """What a cached file holds; one that is damaged is removed, for it is made again."""
+    try:
+        return read(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except DAMAGED:
+        path.unlink()
+        return None
+
+
+def _built(making: _Making, quantised: Quantised, attempt: Attempt, planner: TilePlanner) -> DecoderParts:
+    """Graphs of one tile, and their binaries. Raises QnnError where the tile is too large for the compiler."""
+    config = making.config
+    what = {
+        **making.identity, "budget": config.decoder_budget, "attempt": asdict(attempt),
+        "backend": config.decoder_backend, **backends.identity(config),
+    }  # fmt: skip
     folder = cache_folder("decoders") / _key(what)
-    entry_path = folder / "entry.json"
-    if entry_path.is_file():
+    with locked(folder, making.say):
         try:
-            parts = parts_in(Decoder.model_validate_json(entry_path.read_bytes()), folder)
-            if parts.sha256() != (folder / "sha256").read_text("ascii"):
+            entry = Decoder.model_validate_json((folder / ENTRY).read_bytes())
+            parts = parts_in(entry, folder)
+            if parts.sha256() != (folder / IDENTITY).read_text("ascii"):
                 raise ValueError("a file is damaged")
         except (ValueError, OSError):
             shutil.rmtree(folder, ignore_errors=True)
         else:
-            say(f"the decoder's graphs are taken from the cache: {folder}")
+            making.say(f"the decoder's graphs are taken from the cache: {folder}")
             return parts
+        _sweep(folder.parent)
+        temporary = Path(tempfile.mkdtemp(prefix=MAKING, dir=folder.parent))
+        try:
+            made = _made(making, quantised, attempt, planner, temporary)
+            write_durably(temporary / IDENTITY, made.sha256().encode("ascii"))
+            write_durably(temporary / ENTRY, made.entry.model_dump_json().encode())
+            temporary.replace(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    return DecoderParts(made.entry, {name: folder / path.name for name, path in made.files.items()}, made.hashes)
+
+
+def _made(making: _Making, quantised: Quantised, attempt: Attempt, planner: TilePlanner, folder: Path) -> DecoderParts:
+    """All files of a decoder, in an empty folder."""
+    decoder, config, tile = making.decoder, making.config, attempt.tile
     parts_of = {v: stage_graphs(decoder, v, tile.rows, tile.columns, attempt.groups) for v in VARIANTS}
     floats = Graphs(*(tuple(part.model() for part in parts_of[v]) for v in VARIANTS))
     graphs = quantise(floats, quantised.encodings)
-    _sweep(folder.parent)
-    temporary = Path(tempfile.mkdtemp(prefix=MAKING, dir=folder.parent))
-    try:
-        entries = []
-        for variant in VARIANTS:
-            for part, model in zip(parts_of[variant], graphs.models(variant), strict=True):
-                name = part.name.removeprefix("decoder_")
-                (temporary / f"{name}.onnx").write_bytes(serialised(model))
-                inputs, outputs = ports(model)
-                entries.append(
-                    Graph(
-                        name=name, variant=variant, stages=part.stages, model=f"decoder.{name}",
-                        inputs=tuple(map(_port, inputs)), outputs=tuple(map(_port, outputs)),
-                    )
-                )  # fmt: skip
-        (temporary / "encodings.json").write_text(quantised.to_json(), "utf-8")
-        binaries: tuple[Binary, ...] = ()
-        if config.decoder_backend != "onnx":
-            names = [entry.name for entry in entries]
-            made = backends.compile_binary(config, temporary, names, attempt.text, graph_bytes, progress, say)
-            binaries = (made,)
-        entry = Decoder(
-            backend=config.decoder_backend,
-            vae_sha256=identity["vae"],
-            latents_mean=decoder.weights.mean,
-            latents_std=decoder.weights.std,
-            spatial_scale=decoder.geometry.spatial_scale,
-            temporal_scale=decoder.geometry.temporal_scale,
-            tiles=Tiles(
-                rows=tile.rows, columns=tile.columns, overlap_rows=tile.overlap_rows,
-                overlap_columns=tile.overlap_columns,
-            ),
-            encodings=ENCODINGS,
-            quantisation=Quantisation(
-                calibration_latents_sha256=quantised.latents_sha256, clips=quantised.clips,
-                wide_tensors=len(quantised.choice.wide), wide_budget=config.decoder_budget,
-                psnr_db=quantised.psnr_db if math.isfinite(quantised.psnr_db) else None,
-                psnr_on_unseen=quantised.unseen,
-            ),
-            graphs=tuple(entries),
-            binaries=binaries,
-        )  # fmt: skip
-        write_durably(temporary / "sha256", parts_in(entry, temporary).sha256().encode("ascii"))
-        write_durably(temporary / "entry.json", entry.model_dump_json().encode())
-        shutil.rmtree(folder, ignore_errors=True)
-        temporary.replace(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return parts_in(entry, folder)
+    entries, predicted = [], {}
+    for variant in VARIANTS:
+        sizes = planner.graph_bytes(attempt, variant)
+        for part, model, size in zip(parts_of[variant], graphs.models(variant), sizes, strict=True):
+            name = part.name.removeprefix("decoder_")
+            predicted[name] = size
+            (folder / f"{name}.onnx").write_bytes(serialised(model))
+            inputs, outputs = ports(model)
+            entries.append(
+                Graph(
+                    name=name, variant=variant, stages=part.stages, model=f"decoder.{name}",
+                    inputs=tuple(map(_port, inputs)), outputs=tuple(map(_port, outputs)),
+                )
+            )  # fmt: skip
+    (folder / file_name(ENCODINGS)).write_text(quantised.to_json(), "utf-8")
+    hashes: dict[str, str] = {}
+    binaries: tuple[Binary, ...] = ()
+    if config.decoder_backend != "onnx":
+        hashes, binaries = backends.compile_binaries(
+            config, folder, predicted, attempt.text, making.limits, making.progress, making.say
+        )
+    entry = Decoder(
+        backend=config.decoder_backend,
+        vae_sha256=making.identity["vae"],
+        latents_mean=decoder.weights.mean,
+        latents_std=decoder.weights.std,
+        spatial_scale=decoder.geometry.spatial_scale,
+        temporal_scale=decoder.geometry.temporal_scale,
+        tiles=Tiles(
+            rows=tile.rows, columns=tile.columns, overlap_rows=tile.overlap_rows, overlap_columns=tile.overlap_columns
+        ),
+        encodings=ENCODINGS,
+        quantisation=Quantisation(
+            calibration_latents_sha256=quantised.latents_sha256, clips=quantised.clips,
+            wide_tensors=len(quantised.choice.wide), wide_budget=config.decoder_budget,
+            psnr_db=quantised.psnr_db if math.isfinite(quantised.psnr_db) else None,
+            psnr_on_unseen=quantised.unseen,
+        ),
+        graphs=tuple(entries),
+        binaries=binaries,
+    )  # fmt: skip
+    made = parts_in(entry, folder)
+    for tensor, sha256 in hashes.items():
+        if made.hashes[tensor] != sha256:
+            raise HvdcError(
+                "a binary changed on the disk after it was checked", where=str(made.files[tensor]), expected=sha256,
+                found=made.hashes[tensor], fix="check the disk and its free space, then run the command again",
+            )  # fmt: skip
+    return made
 
 
 def _sweep(folder: Path) -> None:
@@ -213,6 +304,6 @@ def _port(port: Any) -> Port:
 
 
 def _key(identity: dict[str, Any]) -> str:
-    return hashlib.sha256(
-        json.dumps({**identity, "hvdc": __version__, "version": 2}, sort_keys=True).encode()
-    ).hexdigest()
+    tools = {name: metadata.version(name) for name in TOOLS}
+    whole = {**identity, "tools": tools, "hvdc": __version__, "version": 3}
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()

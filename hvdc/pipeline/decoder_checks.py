@@ -27,11 +27,12 @@ from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import Metadata, TensorInfo, read_metadata
 from exporters.qnn.options import Limits, QnnOptions
 from hvdc.artifact.codes import Code
-from hvdc.artifact.decoder import Binary, Decoder, Port
+from hvdc.artifact.decoder import Binary, Decoder
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
 from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_encodings import OBSERVED_SIDE, Float32Array, Quantised, open_same
+from hvdc.pipeline.decoder_graphs import port_text, read_graph, read_graphs, tensor_text
 from hvdc.pipeline.decoder_operators import single_operators
 from hvdc.pipeline.decoder_trials import (
     FRAMES_PSNR_DB,
@@ -45,11 +46,9 @@ from hvdc.pipeline.decoder_trials import (
     written,
 )
 from hvdc.pipeline.progress import Progress
-from quant.decoder import ports as quantised_ports
 from quant.decoder.encodings import CODES, Encodings
 from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import VARIANTS, Graphs, Key
-from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise
 
 __all__ = [
@@ -68,27 +67,26 @@ EMULATOR_JOBS = 4
 
 
 def port_findings(artifact: Artifact) -> list[ArtifactError]:
-    """The ports of each ONNX graph, in their order, against the manifest's. Raises ArtifactError DATA_HASH."""
+    """What is wrong with each ONNX graph: the first thing that `read_graph` finds. Raises ArtifactError DATA_HASH."""
     entry = artifact.manifest.decoder
     found: list[ArtifactError] = []
     for graph in entry.graphs if entry is not None else ():
-        data = artifact.opaque(graph.model)
         try:
-            both = ports(onnx.load_model_from_string(data))
-        except Exception as error:  # protobuf's own, DecoderQuantError
-            found.append(_finding(graph.model, "an ONNX graph with quantised ports", error))
-            continue
-        for kind, due, held in zip(("inputs", "outputs"), (graph.inputs, graph.outputs), both, strict=True):
-            ours, theirs = [_of_port(port) for port in due], [_of_quantised(port) for port in held]
-            if ours != theirs:
-                at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
-                pair = (len(ours), len(theirs)) if at is None else (ours[at], theirs[at])
-                found.append(_finding(f"{graph.model}: {kind}", *pair))
+            read_graph(artifact, graph)
+        except ArtifactError as error:
+            if error.code is not Code.DATA_DECODER:
+                raise
+            found.append(error)
     return found
 
 
 def metadata_findings(artifact: Artifact) -> list[ArtifactError]:
-    """What each binary says of itself against what the manifest says of it. Raises ArtifactError DATA_HASH."""
+    """What each binary says of itself against what the manifest says of it.
+
+    Raises:
+        ArtifactError: DATA_HASH.
+        QnnError: the libraries crashed, or reached a limit: that says nothing about the binary.
+    """
     entry = artifact.manifest.decoder
     found: list[ArtifactError] = []
     for binary in entry.binaries if entry is not None else ():
@@ -99,6 +97,9 @@ def metadata_findings(artifact: Artifact) -> list[ArtifactError]:
             try:
                 metadata = read_metadata(path)
             except QnnError as error:
+                if not _refused(error):
+                    error.where = error.where.replace(str(path), binary.binary)  # the file is gone when it is read
+                    raise
                 found.append(_finding(binary.binary, "a context binary", str(error.what)))
                 continue
         found += [
@@ -106,6 +107,12 @@ def metadata_findings(artifact: Artifact) -> list[ArtifactError]:
             for place, due, held in _differences(entry, binary, metadata)
         ]
     return found
+
+
+def _refused(error: QnnError) -> bool:
+    """Whether `read_metadata` found fault with the file. All that it says of a file names a context binary; a crash, a
+    limit and libraries that do not work are told otherwise, and so is whatever is not known yet."""
+    return "context binary" in error.what
 
 
 def why_not_read() -> str:
@@ -137,25 +144,15 @@ def _differences(entry: Decoder, binary: Binary, metadata: Metadata) -> Iterator
         for kind, due_ports, tensors in (
             ("inputs", described.inputs, held.inputs), ("outputs", described.outputs, held.outputs)
         ):  # fmt: skip
-            ours, theirs = sorted(map(_of_port, due_ports)), sorted(map(_of_tensor, tensors))
+            ours, theirs = sorted(map(port_text, due_ports)), sorted(map(_of_tensor, tensors))
             yield from ((f"{graph.graph}.{kind}", a, b) for a, b in zip(ours, theirs, strict=False) if a != b)
             if len(ours) != len(theirs):
                 yield f"{graph.graph}.{kind}", len(ours), len(theirs)
 
 
-def _of_port(port: Port) -> str:
-    scale = float(np.float32(port.scale))
-    return f"{port.name} {port.dtype} {list(port.shape)} scale {scale} zero {port.zero_point}"
-
-
-def _of_quantised(port: quantised_ports.Port) -> str:
-    e = port.encoding
-    return f"{port.name} {e.dtype} {list(port.shape)} scale {float(np.float32(e.scale))} zero {e.zero_point}"
-
-
 def _of_tensor(tensor: TensorInfo) -> str:
     dtype = tensor.dtype.replace("ufixed", "uint")
-    return f"{tensor.name} {dtype} {list(tensor.dims)} scale {tensor.scale} zero {-(tensor.offset or 0)}"
+    return tensor_text(tensor.name, dtype, tensor.dims, tensor.scale, -(tensor.offset or 0))
 
 
 def require_emulator(artifact: Artifact, vae: Path | None) -> None:
@@ -183,7 +180,7 @@ def emulate(artifact: Artifact, vae: Path | None, progress: Progress) -> list[Em
 
     Raises:
         UsageError: as `require_emulator`.
-        ArtifactError: DATA_DECODER for encodings or a probe that cannot be used; DATA_HASH.
+        ArtifactError: DATA_DECODER for graphs, encodings or a probe that cannot be used; DATA_HASH.
         HvdcError: another autoencoder than the artifact's. CheckpointError, QnnError.
     """
     require_emulator(artifact, vae)
@@ -191,7 +188,7 @@ def emulate(artifact: Artifact, vae: Path | None, progress: Progress) -> list[Em
     assert entry is not None  # noqa: S101 - it was required
     quantised = read_encodings(artifact, entry)
     try:
-        graphs = _own(artifact, entry) if vae is None else small_graphs(entry, quantised.encodings, vae)
+        graphs = read_graphs(entry, artifact.opaque) if vae is None else small_graphs(entry, quantised.encodings, vae)
     except DecoderQuantError as error:
         raise _finding(entry.encodings, "the encodings of all tensors", error) from error
     return emulate_graphs(graphs, quantised.probe, _options(entry), progress)
@@ -281,12 +278,6 @@ def _options(entry: Decoder) -> QnnOptions:
         return QnnOptions()
     binary, graph = entry.binaries[0], entry.binaries[0].graphs[0]
     return QnnOptions(binary.soc, binary.arch, graph.vtcm_bytes >> 20, graph.optimization)
-
-
-def _own(artifact: Artifact, entry: Decoder) -> Graphs:
-    return Graphs(
-        *(tuple(onnx.load_model_from_string(artifact.opaque(g.model)) for g in entry.variant(v)) for v in VARIANTS)
-    )
 
 
 def small_graphs(entry: Decoder, encodings: Encodings, vae: Path) -> Graphs:

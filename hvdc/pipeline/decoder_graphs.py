@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
 from hvdc.artifact.codes import Code
-from hvdc.artifact.decoder import Graph, Port
+from hvdc.artifact.decoder import Decoder, Graph, Port
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
 from quant.decoder import ports as quantised_ports
+from quant.decoder.graph import VARIANTS, Graphs
 
 
 def read_graph(artifact: Artifact, graph: Graph) -> onnx.ModelProto:
@@ -20,7 +21,19 @@ def read_graph(artifact: Artifact, graph: Graph) -> onnx.ModelProto:
 
     Raises ArtifactError DATA_DECODER for another file, DATA_HASH.
     """
-    data = artifact.opaque(graph.model)
+    return parse_graph(graph, artifact.opaque(graph.model))
+
+
+def read_graphs(entry: Decoder, read: Callable[[str], bytes]) -> Graphs:
+    """All graphs of a decoder, whose files ``read`` gives by the names of their tensors.
+
+    Raises ArtifactError as `parse_graph`, and whatever ``read`` raises.
+    """
+    return Graphs(*(tuple(parse_graph(graph, read(graph.model)) for graph in entry.variant(v)) for v in VARIANTS))
+
+
+def parse_graph(graph: Graph, data: bytes) -> onnx.ModelProto:
+    """`read_graph` of a file's bytes. Raises ArtifactError DATA_DECODER."""
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's own
@@ -58,20 +71,25 @@ def port_differences(graph: Graph, model: onnx.ModelProto) -> Iterator[tuple[str
     """
     both = quantised_ports.ports(model)
     for side, due, held in zip(("inputs", "outputs"), (graph.inputs, graph.outputs), both, strict=True):
-        ours, theirs = [_of_port(port) for port in due], [_of_quantised(port) for port in held]
+        ours, theirs = [port_text(port) for port in due], [_of_quantised(port) for port in held]
         if ours != theirs:
             at = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), None)
             yield (side, len(ours), len(theirs)) if at is None else (side, ours[at], theirs[at])
 
 
-def _of_port(port: Port) -> str:
-    scale = float(np.float32(port.scale))
-    return f"{port.name} {port.dtype} {list(port.shape)} scale {scale} zero {port.zero_point}"
+def port_text(port: Port) -> str:
+    """A port of the manifest, to compare and to show."""
+    return tensor_text(port.name, port.dtype, port.shape, float(np.float32(port.scale)), port.zero_point)
 
 
 def _of_quantised(port: quantised_ports.Port) -> str:
     e = port.encoding
-    return f"{port.name} {e.dtype} {list(port.shape)} scale {float(np.float32(e.scale))} zero {e.zero_point}"
+    return tensor_text(port.name, e.dtype, port.shape, float(np.float32(e.scale)), e.zero_point)
+
+
+def tensor_text(name: str, dtype: str, shape: Sequence[int], scale: float | None, zero_point: int) -> str:
+    """The same, of anything: ``scale`` is float32's value, None where there is none."""
+    return f"{name} {dtype} {list(shape)} scale {scale} zero {zero_point}"
 
 
 def _tensors(message: Any) -> Iterator[onnx.TensorProto]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +12,16 @@ from hvdc.artifact.decoder import Decoder
 
 PREFIX = "decoder."
 ENCODINGS, BINARY = f"{PREFIX}encodings", f"{PREFIX}binary"
-SUFFIX = {ENCODINGS: "json", BINARY: "bin"}
-"""Of a file; those of all other tensors are ONNX models."""
 
 
 @dataclass(frozen=True)
 class DecoderParts:
-    """``files`` by the names of their tensors, in the entry's order."""
+    """``files`` by the names of their tensors, in the entry's order, and the ``hashes`` (SHA-256) that they had when
+    they were made: whoever copies one compares."""
 
     entry: Decoder
     files: Mapping[str, Path]
+    hashes: Mapping[str, str]
 
     def sizes(self) -> dict[str, tuple[str, int]]:
         """Of each tensor the path in an artifact, and the bytes."""
@@ -28,20 +29,32 @@ class DecoderParts:
 
     def sha256(self) -> str:
         """Identity, for `--resume`."""
-        digest = hashlib.sha256(self.entry.model_dump_json().encode())
-        for path in self.files.values():
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-        return digest.hexdigest()
+        facts = [self.entry.model_dump(mode="json"), dict(self.hashes)]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def parts_in(entry: Decoder, folder: Path) -> DecoderParts:
-    """The decoder whose files lie in a folder. Raises OSError where one is missing."""
+    """The decoder whose files lie in a folder, as they are now. Raises OSError where one is missing."""
     files = {name: folder / file_name(name) for name in entry.tensors()}
-    for path in files.values():
-        path.stat()
-    return DecoderParts(entry, files)
+    return DecoderParts(entry, files, {name: file_sha256(path) for name, path in files.items()})
+
+
+def file_sha256(path: Path) -> str:
+    """Of a file's bytes. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def binary_of(graph: str) -> str:
+    """The tensor of a binary that holds one graph alone."""
+    return f"{PREFIX}{graph}.binary"
 
 
 def file_name(tensor: str) -> str:
-    """Of a tensor's file."""
-    return f"{tensor.removeprefix(PREFIX)}.{SUFFIX.get(tensor, 'onnx')}"
+    """Of a tensor's file: binaries end in ``.bin``, encodings in ``.json``, and the rest are ONNX models."""
+    name = tensor.removeprefix(PREFIX)
+    if tensor == BINARY:
+        return f"{name}.bin"
+    if tensor == ENCODINGS:
+        return f"{name}.json"
+    return f"{name.removesuffix('.binary')}.bin" if name.endswith(".binary") else f"{name}.onnx"

@@ -12,20 +12,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeVar
 
+from exporters.decoder.blocks import Variant
 from exporters.decoder.geometry import DecoderGeometry, stages
 from exporters.decoder.tiles import TileSettings
 from exporters.qnn.errors import QnnError
 from hvdc.config import CompileConfig
 from hvdc.errors import UsageError
-from hvdc.pipeline.cache import cache_folder
+from hvdc.pipeline.cache import cache_folder, locked
 from hvdc.pipeline.workspace import write_durably
 from hvdc.targets import load_target
 
-GRAPH_BYTES_PER_VALUE = 34
-"""Bytes that a `later` graph needs for each value of a feature map of its last stage.
+WHOLE_BYTES_PER_VALUE, LAST_BYTES_PER_VALUE, FRONT_BYTES_PER_VALUE = 34, 28, 40
+"""Bytes that a `later` graph needs for each value of a feature map of its last stage: a graph of all stages, of the
+decoder's last stage alone, and of stages without that one.
 
-Measured: Qualcomm's compiler (QAIRT 2.51) estimated 5,070,188 KB for the whole decoder of Wan 2.1 at 60 × 104 latent
-pixels, whose last stage has 96 channels on 4 frames of 480 × 832."""
+Measured at 60 × 104 latent pixels: Qualcomm's compiler (QAIRT 2.51) estimated 5,070,188 KB for the whole decoder of
+Wan 2.1 and 4,099,937 KB for its last stage, which has 96 channels on 4 frames of 480 × 832, and 3,048,942,336 bytes
+for the stage before it, 192 channels on 4 frames of 240 × 416."""
 
 SMALLEST_SIDE = 8
 OVERLAP = 8
@@ -50,49 +53,67 @@ class Attempt:
 
 
 class TilePlanner:
-    """Attempts for a latent of ``rows`` × ``columns``, largest tile first; with `decoder_tile` set, that one alone.
+    """Attempts for a latent of ``rows`` × ``columns``, largest tile first; with `decoder_tile` set, of that tile.
 
-    A tile is tried as one graph, then with its last stage apart, for what the compiler plans is not all predicted.
-    The last stage has the largest feature maps, so that a tile that is predicted not to fit does not fit apart either.
+    A tile is tried as one graph, then with its last stage apart: the last stage has the largest feature maps, so that
+    a tile does not fit where that stage alone does not.
 
     Raises UsageError for a tile that is larger than the latent.
     """
 
     def __init__(self, geometry: DecoderGeometry, latent: tuple[int, int], config: CompileConfig, tools: str) -> None:
         self._geometry, self._latent, self._config, self._tools = geometry, latent, config, tools
-        self._limit_bytes = load_target(config.target).graph_limit_bytes.value
+        target = load_target(config.target)
+        self._graph_limit, self._context_limit = target.graph_limit_bytes.value, target.context_limit_bytes.value
         self._memory = cache_folder("decoders") / "refused.json"
-        self._stages = tuple(stage.name for stage in stages(geometry))
+        self._stages = {stage.name: stage for stage in stages(geometry)}
         if config.decoder_tile != "auto":
             self._given()
 
-    def graph_bytes(self, tile: TileSettings) -> int:
-        """Predicted memory of a `later` graph of all stages."""
-        g = self._geometry
-        pixels = tile.rows * tile.columns * g.spatial_scale**2 * g.temporal_scale
-        return GRAPH_BYTES_PER_VALUE * g.base_dim * pixels
+    def graph_bytes(self, attempt: Attempt, variant: Variant = "later") -> tuple[int, ...]:
+        """Predicted memory of each graph of a variant; those of `later` need most."""
+        return tuple(self._group_bytes(attempt.tile, group, variant) for group in attempt.groups)
+
+    def loaded_bytes(self, attempt: Attempt) -> int:
+        """Predicted memory of what must be loaded together to decode a later frame.
+
+        Graphs with shared weights are one context, and run one after another in memory that is planned for the largest.
+        Contexts of their own each keep theirs."""
+        every = self.graph_bytes(attempt)
+        return max(every) if self._config.decoder_share_weights else sum(every)
 
     def attempts(self) -> Iterator[Attempt]:
-        """In order; those that were refused before, by this compiler, or are predicted to be are left out."""
+        """In order; those that were refused before, by this compiler, or are predicted to be are left out.
+
+        Of a tile that was asked for, all are tried if nothing would be left."""
         refused = self._refused()
-        for attempt in self._all():
-            if self._config.decoder_tile != "auto" or (
-                self._key(attempt) not in refused and self.graph_bytes(attempt.tile) <= self._limit_bytes
-            ):
-                yield attempt
+
+        def hopeful(attempt: Attempt) -> bool:
+            return (
+                self._key(attempt) not in refused
+                and max(self.graph_bytes(attempt)) <= self._graph_limit
+                and self.loaded_bytes(attempt) <= self._context_limit
+            )
+
+        if self._config.decoder_tile == "auto":
+            yield from filter(hopeful, self._all())
+        else:
+            every = list(self._all())
+            yield from list(filter(hopeful, every)) or every
 
     def first_that_compiles(self, build: Callable[[Attempt], T], say: Say) -> T:
         """What ``build`` made of the first attempt that the compiler took. Raises QnnError, that of the last one."""
         error: QnnError | None = None
         for attempt in self.attempts():
-            say(f"{attempt.text}: about {self.graph_bytes(attempt.tile) / 2**20:,.0f} MiB of graph memory predicted")
+            say(f"{attempt.text}: about {self.loaded_bytes(attempt) / 2**20:,.0f} MiB of graph memory predicted")
             try:
                 return build(attempt)
             except QnnError as refusal:
-                if self._config.decoder_tile != "auto" or not refusal.too_large:
+                if not (refusal.too_large or refusal.stopped):
                     raise
                 error = refusal
-                self._remember(attempt, refusal)
+                if refusal.too_large:  # what a limit of time or memory stopped may go well another day
+                    self._remember(attempt, refusal)
                 say(f"{attempt.text} do not compile: {refusal.what} ({refusal.found})")
         if error is None:
             raise QnnError(
@@ -102,15 +123,20 @@ class TilePlanner:
         raise error
 
     def _all(self) -> Iterator[Attempt]:
-        whole = (self._stages,)
-        if self._config.decoder_tile != "auto":
-            yield Attempt(self._given(), whole)
-            return
-        head_apart = (self._stages[:-1], self._stages[-1:])
-        for tile in self._tiles():
-            yield Attempt(tile, whole)
-            if len(self._stages) > 1:
-                yield Attempt(tile, head_apart)
+        names = tuple(self._stages)
+        for tile in self._tiles() if self._config.decoder_tile == "auto" else [self._given()]:
+            yield Attempt(tile, (names,))
+            if len(names) > 1:
+                yield Attempt(tile, (names[:-1], names[-1:]))
+
+    def _group_bytes(self, tile: TileSettings, group: tuple[str, ...], variant: Variant) -> int:
+        last, stage = next(reversed(self._stages)), self._stages[group[-1]]
+        per_value = FRONT_BYTES_PER_VALUE
+        if group[-1] == last:
+            per_value = WHOLE_BYTES_PER_VALUE if len(group) > 1 else LAST_BYTES_PER_VALUE
+        channels = max(step.out for step in stage.steps if step.kind == "resnet")
+        frames = stage.frames if variant == "later" else 1
+        return per_value * channels * frames * stage.scale**2 * tile.rows * tile.columns
 
     def _tiles(self) -> Iterator[TileSettings]:
         """The whole latent, then always the longer side of the tile in one part more."""
@@ -148,8 +174,9 @@ class TilePlanner:
         return held if isinstance(held, dict) else {}
 
     def _remember(self, attempt: Attempt, refusal: QnnError) -> None:
-        held = self._refused() | {self._key(attempt): f"{refusal.what}: {refusal.found}"}
-        write_durably(self._memory, (json.dumps(held, indent=1, sort_keys=True) + "\n").encode())
+        with locked(self._memory):
+            held = self._refused() | {self._key(attempt): f"{refusal.what}: {refusal.found}"}
+            write_durably(self._memory, (json.dumps(held, indent=1, sort_keys=True) + "\n").encode())
 
 
 def _settings(rows: int, columns: int) -> TileSettings:

@@ -28,6 +28,7 @@ from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.artifact_plan import EXPERTS, ArtifactPlan, Role, plan_artifact
+from hvdc.pipeline.calibration_file import Provenance
 from hvdc.pipeline.decoder_parts import DecoderParts
 from hvdc.pipeline.workspace import check_output, partial_path
 from hvdc.targets import TargetDescription, load_target
@@ -60,6 +61,8 @@ class Request:
     """What calibration found; None leaves the artifact uncalibrated."""
     decoder: DecoderParts | None = None
     """The VAE's decoder; None leaves the artifact without one."""
+    latents: Provenance | None = None
+    """The run that the decoder's calibration latents say they are of; it decides no byte."""
 
     def inputs(self) -> list[Path]:
         """The files of checkpoint and adapter; not what hvdc itself writes there, as in `compile . -o out.hvdc`."""

@@ -30,7 +30,9 @@ class TargetDescription(BaseModel):
 
     name: str
     soc: str
-    hexagon_arch: str
+    soc_model: int
+    """QNN's number of the SoC."""
+    hexagon_arch: Annotated[str, Field(pattern="^v[0-9]+$")]
     gpu: str
     region_cap_bytes: Limit
     """Largest shared buffer that the NPU and the GPU both map."""
@@ -38,9 +40,16 @@ class TargetDescription(BaseModel):
     """Bytes that one NPU session can map at once."""
     graph_limit_bytes: Limit
     """Largest estimated allocation of one QNN graph."""
+    context_limit_bytes: Limit
+    """Largest sum of the estimated allocations of QNN contexts that are loaded together."""
     opencl_buffer_bytes: Limit
     vtcm_bytes: Limit
     usable_memory_bytes: Limit
+
+    @property
+    def arch(self) -> int:
+        """The Hexagon architecture as QNN counts: 79 is V79."""
+        return int(self.hexagon_arch.removeprefix("v"))
 
     def limits(self) -> dict[str, Limit]:
         """The limits by name, in the order of the description."""

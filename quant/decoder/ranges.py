@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import Graphs, Key, Structure, Variant, float_shapes, structure
-from quant.decoder.stream import Float32Array, Streamer
+from quant.decoder.stream import Float32Array, Progress, Streamer, spread
 
 SAMPLES = 1 << 14
 """Values of one tensor that are looked at in one call, at most."""
@@ -39,10 +39,14 @@ class Range:
 
     def add(self, low: float, high: float, sample: Float32Array) -> None:
         """One call's extremes and sample."""
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        self.sampled += sample.size
-        self.lows = np.sort(np.concatenate([self.lows, sample]))[:TAIL]
-        self.highs = np.sort(np.concatenate([self.highs, sample]))[-TAIL:]
+        self.join(Range(low, high, sample.size, sample, sample))
+
+    def join(self, other: Range) -> None:
+        """Values seen elsewhere of the same tensor."""
+        self.low, self.high = min(self.low, other.low), max(self.high, other.high)
+        self.sampled += other.sampled
+        self.lows = np.sort(np.concatenate([self.lows, other.lows]))[:TAIL]
+        self.highs = np.sort(np.concatenate([self.highs, other.highs]))[-TAIL:]
 
     def within(self, percentile: float) -> tuple[float, float]:
         """The range without the share ``1 - percentile / 100`` of the values at either end.
@@ -67,8 +71,18 @@ class Ranges:
     latent_frames: int
 
 
-def observe(graphs: Graphs, latents: Iterable[Float32Array], known: Structure | None = None) -> Ranges:
+def observe(
+    graphs: Graphs,
+    latents: Iterable[Float32Array],
+    known: Structure | None = None,
+    *,
+    jobs: int = 1,
+    progress: Progress | None = None,
+) -> Ranges:
     """Decodes ``latents``, each float32 [z, T, h, w] of the graphs' tile.
+
+    ``jobs`` of them at a time, each on one thread and with activations of its own in memory: the ranges do not depend
+    on it. ``progress`` counts latents.
 
     Raises:
         DecoderQuantError: graphs of something else; no latent, or none of more than one frame; a latent of another
@@ -77,18 +91,24 @@ def observe(graphs: Graphs, latents: Iterable[Float32Array], known: Structure | 
     known = known or structure(graphs)
     wanted = {key for group in known.groups.values() for key in group.sources}
     streamer = Streamer(Graphs.of(*([_watched(m, v, wanted) for m in graphs.models(v)] for v in ("first", "later"))))
-    ranges: dict[Key, Range] = {key: Range() for key in sorted(wanted)}
-    frames, variants = 0, set()
-    for latent in latents:
+
+    def seen(latent: Float32Array) -> dict[Key, Range]:
+        found = {key: Range() for key in sorted(wanted)}
         for variant, out in streamer.run(latent):
-            frames += 1
-            variants.add(variant)
             for name, low in out.items():
                 if name.startswith(_LOW):
-                    _add(ranges, Key(variant, name.removeprefix(_LOW)), low, out)
-    if variants != {"first", "later"}:
+                    _add(found, Key(variant, name.removeprefix(_LOW)), low, out)
+        return found
+
+    clips = list(latents)
+    each = spread(seen, clips, jobs, progress)
+    if not any(clip.shape[1] > 1 for clip in clips):
         raise DecoderQuantError("calibration needs a latent of two frames or more", where="latents")
-    return Ranges(ranges, frames)
+    ranges = each[0]
+    for other in each[1:]:
+        for key, found in other.items():
+            ranges[key].join(found)
+    return Ranges(ranges, sum(clip.shape[1] for clip in clips))
 
 
 def _add(ranges: dict[Key, Range], key: Key, low: Float32Array, out: Mapping[str, Float32Array]) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -21,15 +20,12 @@ from quant.decoder.encodings import Encoding, Encodings, Settings, choose_encodi
 from quant.decoder.graph import FRAMES, Graphs, Structure, Variant, structure
 from quant.decoder.qdq import in_order, raise_epsilons
 from quant.decoder.ranges import Ranges
-from quant.decoder.stream import Float32Array, decode
+from quant.decoder.stream import Float32Array, Progress, Streamer, spread
 
 DEFAULT_BUDGET = 0.25
 """Of the activation bytes of a `later` pass in 8 bits, how many more may be spent on 16 bits."""
 LEAST_SHARE = 2e-3
 """A group that causes a smaller share of the disturbance that is left is not worth the conversions around it."""
-
-Progress = Callable[[int, int], None]
-"""``progress(done, total)``, in groups."""
 
 
 @dataclass(frozen=True)
@@ -93,28 +89,27 @@ def measure(
 ) -> Sensitivity:
     """Decodes ``latents``, each float32 [z, T, h, w] of the graphs' tile with two frames or more, once for each group.
 
-    ``jobs`` groups at a time, each on one thread and with a copy of the graphs: the numbers do not depend on it.
+    ``jobs`` groups at a time, each on one thread; they share the weights, and the numbers do not depend on it.
+    ``progress`` counts groups.
 
     Raises:
         DecoderQuantError: graphs of something else, or ranges that are not theirs.
     """
     known = known or structure(graphs)
     encodings = choose_encodings(known, ranges, (), settings)
-    reference = decode(graphs, latents)
-    noise: dict[str, float] = {}
+    light, weights = _weights_as_inputs(graphs)
+
+    def decoded(graphs: Graphs) -> list[Float32Array]:
+        streamer = Streamer(graphs, constants=weights)
+        return [streamer.decode(latent) for latent in latents]
+
+    reference = decoded(light)
 
     def disturbed(group: str) -> float:
-        return _mean_square(decode(_rounded(graphs, known, encodings, group), latents), reference)
+        return _mean_square(decoded(_rounded(light, known, encodings, group)), reference)
 
-    with ThreadPoolExecutor(jobs, thread_name_prefix="sensitivity") as pool:
-        try:
-            for group, found in zip(known.groups, pool.map(disturbed, known.groups), strict=True):
-                noise[group] = found
-                if progress is not None:
-                    progress(len(noise), len(known.groups))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    names = list(known.groups)
+    noise = dict(zip(names, spread(disturbed, names, jobs, progress), strict=True))
     frames = sum(len(clip) for clip in reference)
     return Sensitivity(noise, {group.name: group.values for group in known.groups.values()}, known.attention, frames)
 
@@ -148,6 +143,27 @@ def psnr(mean_square: float) -> float:
 def _mean_square(found: Sequence[Float32Array], reference: Sequence[Float32Array]) -> float:
     squares = sum(float(np.square(a.astype(np.float64) - b).sum()) for a, b in zip(found, reference, strict=True))
     return squares / sum(clip.size for clip in reference)
+
+
+def _weights_as_inputs(graphs: Graphs) -> tuple[Graphs, list[Mapping[str, Float32Array]]]:
+    """The graphs with the weights of their convolutions as inputs, and those weights, for each model in order.
+
+    They are nearly all of a model's bytes. onnxruntime copies initialisers into each session but reads inputs where
+    they are, so that a session for each group takes little time and memory.
+    """
+    parts: dict[Variant, list[onnx.ModelProto]] = {"first": [], "later": []}
+    weights: list[Mapping[str, Float32Array]] = []
+    for variant, model in graphs:
+        out = onnx.ModelProto()
+        out.CopyFrom(model)
+        read = {node.input[1] for node in out.graph.node if node.op_type == "Conv"}
+        taken = [tensor for tensor in model.graph.initializer if tensor.name in read]
+        weights.append({tensor.name: numpy_helper.to_array(tensor) for tensor in taken})
+        out.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in taken)
+        del out.graph.initializer[:]
+        out.graph.initializer.extend(tensor for tensor in model.graph.initializer if tensor.name not in read)
+        parts[variant].append(out)
+    return Graphs.of(parts["first"], parts["later"]), weights
 
 
 def _rounded(graphs: Graphs, known: Structure, encodings: Encodings, group: str) -> Graphs:

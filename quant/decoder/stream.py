@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,24 +16,38 @@ from quant.decoder.graph import CACHE, FRAMES, LATENT, NEXT_CACHE, VARIANTS, Gra
 
 Float32Array = npt.NDArray[np.float32]
 AnyArray = npt.NDArray[Any]
+Progress = Callable[[int, int], None]
+"""``progress(done, total)``."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class Streamer:
     """Sessions of both variants' models.
 
     By default every node is computed as written: the fused 8-bit kernels of onnxruntime saturate on CPUs without VNNI.
+    Threads may share one. ``constants``: for each model, in the order of ``graphs``, the values of inputs that neither
+    the latent, a cache nor the model before it gives.
     """
 
-    def __init__(self, graphs: Graphs, *, optimise: bool = False, threads: int = 1) -> None:
+    def __init__(
+        self,
+        graphs: Graphs,
+        *,
+        optimise: bool = False,
+        threads: int = 1,
+        constants: Sequence[Mapping[str, AnyArray]] | None = None,
+    ) -> None:
         ort: Any = importlib.import_module("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         levels = ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimise else levels.ORT_DISABLE_ALL
-        self._sessions: dict[Variant, list[Any]] = {
-            variant: [_session(ort, model, options) for model in graphs.models(variant)] for variant in VARIANTS
-        }
+        constants = constants or [{} for _ in graphs]
+        self._sessions: dict[Variant, list[tuple[Any, Mapping[str, AnyArray]]]] = {v: [] for v in VARIANTS}
+        for (variant, model), fixed in zip(graphs, constants, strict=True):
+            self._sessions[variant].append((_session(ort, model, options), fixed))
 
     def run(self, latent: AnyArray) -> Iterator[tuple[Variant, Mapping[str, AnyArray]]]:
         """``latent`` [z, T, h, w] of the graphs' tile -> for each latent frame the variant and all outputs by name.
@@ -48,8 +63,8 @@ class Streamer:
             variant: Variant = "later" if t else "first"
             values[LATENT] = np.ascontiguousarray(latent[None, :, t : t + 1])
             written: dict[str, AnyArray] = {}
-            for session in self._sessions[variant]:
-                feeds = {port.name: values[port.name] for port in session.get_inputs()}
+            for session, fixed in self._sessions[variant]:
+                feeds = {p.name: fixed[p.name] if p.name in fixed else values[p.name] for p in session.get_inputs()}
                 names = [port.name for port in session.get_outputs()]
                 out = dict(zip(names, session.run(names, feeds), strict=True))
                 values |= out
@@ -72,7 +87,8 @@ class Streamer:
         return frames
 
     def _check(self, latent: AnyArray) -> None:
-        port = next(p for p in self._sessions["first"][0].get_inputs() if p.name == LATENT)
+        session, _ = self._sessions["first"][0]
+        port = next(p for p in session.get_inputs() if p.name == LATENT)
         kinds = {"tensor(float)": np.float32, "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16}
         wanted = (kinds[port.type], [port.shape[1], *port.shape[3:]])
         found = (latent.dtype.type, [latent.shape[0], *latent.shape[2:]] if latent.ndim == 4 else list(latent.shape))
@@ -92,3 +108,23 @@ def decode(graphs: Graphs, latents: Sequence[Float32Array]) -> list[Float32Array
     """Frames of each latent, by graphs with float ports."""
     streamer = Streamer(graphs)
     return [streamer.decode(latent) for latent in latents]
+
+
+def spread(
+    work: Callable[[Item], Result], items: Sequence[Item], jobs: int = 1, progress: Progress | None = None
+) -> list[Result]:
+    """``work`` of each item, in their order, on ``jobs`` threads; ``progress`` is told of each, in order.
+
+    After an exception, which is raised, no other item is begun.
+    """
+    results: list[Result] = []
+    with ThreadPoolExecutor(jobs, thread_name_prefix="decoder") as pool:
+        try:
+            for result in pool.map(work, items):
+                results.append(result)
+                if progress is not None:
+                    progress(len(results), len(items))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return results

@@ -13,13 +13,18 @@ import pytest
 from exporters.decoder.geometry import DecoderGeometry
 from exporters.qnn.options import QnnOptions
 from hvdc.pipeline import decoder_build
-from hvdc.pipeline.decoder_encodings import Quantised, latents_sha256
+from hvdc.pipeline.decoder_encodings import Quantised
+from hvdc.pipeline.decoder_measured import Measured
+from hvdc.pipeline.latents_file import latents_sha256
+from quant.decoder.ranges import Ranges
+from quant.decoder.sensitivity import Sensitivity
 from tests.calibrations import assert_refused, trajectories_run
 from tests.commands import Result, hvdc, tree
 from tests.decoders import (
     CLIP,
     TILED,
     VAE,
+    cached,
     compile_decoder,
     compiled_decoder,
     entry_of,
@@ -44,10 +49,14 @@ def known_encodings(tiled_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> li
     held = Quantised.from_json((tiled_artifact / "decoder" / "encodings.json").read_text())
     seen: list[np.ndarray] = []
 
-    def choose(decoder, latents, budget, progress, say):
+    def measure(decoder, latents, progress):
         seen.append(latents)
+        return Measured(Ranges({}, 0), Sensitivity({}, {}, (), 0))
+
+    def choose(decoder, latents, measured, budget, say):
         return replace(held, latents_sha256=latents_sha256(latents), clips=len(latents))
 
+    monkeypatch.setattr(decoder_build, "measure_decoder", measure)
     monkeypatch.setattr(decoder_build, "choose", choose)
     return seen
 
@@ -60,7 +69,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("something was computed")
 
     monkeypatch.setattr("hvdc.pipeline.activations.calibrate_open", never)
-    monkeypatch.setattr(decoder_build, "choose", never)
+    monkeypatch.setattr(decoder_build, "measure_decoder", never)
     monkeypatch.setattr(decoder_build, "_built", never)
 
 
@@ -155,7 +164,7 @@ def test_nothing_is_made_twice(
     tiled_artifact: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     given = ("--vae", vae, "--latents", latents, "--decoder-tile", TILED)
-    ran = counted(monkeypatch, "choose", "quantise")
+    ran = counted(monkeypatch, "measure_decoder", "choose", "quantise")
     done = compile_decoder(watched_checkpoint, output, *given)
     assert ran == ["quantise"], "encodings were in the cache"
     assert "the decoder's encodings are taken from the cache" in done.err
@@ -213,7 +222,7 @@ def test_an_interrupt_leaves_nothing_half_made(
     watched_checkpoint: Path, vae: Path, latents: Path, output: Path, decoder_cache: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    before = sorted(decoder_cache.iterdir())
+    before = cached(decoder_cache)
 
     def stop(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -223,7 +232,7 @@ def test_an_interrupt_leaves_nothing_half_made(
     assert done.status == 130
     assert "interrupted while the decoder was compiled" in done.err
     assert not output.exists()
-    assert sorted(decoder_cache.iterdir()) == before
+    assert cached(decoder_cache) == before
 
 
 def test_a_build_that_was_interrupted_is_resumed_with_its_decoder(
@@ -395,6 +404,8 @@ def test_latents_are_needed(watched_checkpoint: Path, vae: Path, calibration: Pa
         (("--latents", "l"), "--latents would have"),
         (("--decoder-backend", "onnx"), "--decoder-backend would have"),
         (("--decoder-tile", "auto"), "--decoder-tile would have"),
+        (("--decoder-minutes", "5"), "--decoder-minutes would have"),
+        (("--emulate",), "--emulate would have"),
         (("--set", "decoder_budget=0.5"), "--set decoder_budget would have"),
         (("--set", "decoder_backend=onnx"), "--set decoder_backend would have"),
         (("--set", "aihub_profile=true"), "--set aihub_profile would have"),

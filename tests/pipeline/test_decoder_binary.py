@@ -12,19 +12,22 @@ from typing import Any
 
 import onnx
 import pytest
+from onnx.external_data_helper import set_external_data
 
 from exporters.qnn import compile as compiling
-from exporters.qnn import process
+from exporters.qnn import messages, process
 from exporters.qnn.available import why_not
 from exporters.qnn.errors import QnnError
+from exporters.qnn.process import Ended
 from hvdc.artifact.decoder import Decoder, Graph
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import open_artifact
+from hvdc.pipeline import decoder_checks
 from hvdc.pipeline.decoder_checks import metadata_findings, port_findings
-from tests.artifacts import read_manifest, write_manifest
+from tests.artifacts import read_manifest, replace_opaque, write_manifest
 from tests.calibrations import assert_refused
 from tests.commands import hvdc, tree
-from tests.decoders import compile_decoder, compiled_decoder, entry_of
+from tests.decoders import cached, compile_decoder, compiled_decoder, entry_of
 
 needs_qnn = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is here")
 
@@ -141,11 +144,11 @@ def test_an_error_that_is_not_about_size_ends_the_compile(
     def refusing(*arguments: object) -> None:
         raise QnnError("an operator is not supported", where="node x", fix="report it")
 
-    before = sorted(decoder_cache.iterdir())
+    before = cached(decoder_cache)
     monkeypatch.setattr(compiling, "compile_graphs", refusing)
     done = compile_decoder(watched_checkpoint, output, "--vae", vae, "--latents", latents, backend="qnn")
     assert_refused(done, 1, "an operator is not supported", output)
-    assert sorted(decoder_cache.iterdir()) == before
+    assert cached(decoder_cache) == before
 
 
 @needs_qnn
@@ -164,12 +167,12 @@ def test_a_compiling_process_that_ends_leaves_nothing(
     def run(name: str, *arguments: Any, **more: Any) -> Any:
         return real(name, *arguments, **more, **({"started": end} if name == "compile" else {}))
 
-    before = sorted(decoder_cache.iterdir())
+    before = cached(decoder_cache)
     monkeypatch.setattr(process, "run", run)
     done = compile_decoder(watched_checkpoint, output, "--vae", vae, "--latents", latents, backend="qnn")
     words = {"killed": "killed from outside", "interrupted": "interrupted while the decoder was compiled"}[how]
     assert_refused(done, 1 if how == "killed" else 130, words, output)
-    assert sorted(decoder_cache.iterdir()) == before
+    assert cached(decoder_cache) == before
 
 
 # --- what it says of itself -------------------------------------------------------------------------------------
@@ -290,6 +293,36 @@ def test_what_the_libraries_refuse_to_read(binary_artifact: Path, output: Path) 
     assert (finding.where, finding.expected) == ("decoder.binary", "a context binary")
 
 
+@pytest.mark.parametrize(
+    ("ended", "what"),
+    [
+        (Ended("signal", code=signal.SIGSEGV), "Qualcomm's library crashed while reading the metadata"),
+        (Ended("signal", code=signal.SIGKILL), "reading the metadata was killed from outside"),
+        (Ended("time"), "reading the metadata took too long"),
+        (Ended("memory"), "reading the metadata took too much memory"),
+        (Ended("silent", code=1), "reading the metadata ended without a result"),
+        (Ended("failed", error="OSError: libQnnSystem.so"), "reading the metadata failed"),
+        (Ended("refused", value={"what": "QnnSystemContext_create failed"}), "QnnSystemContext_create failed"),
+    ],
+    ids=["crash", "killed", "time", "memory", "silent", "failed", "libraries"],
+)
+def test_libraries_that_do_not_come_to_an_answer_do_not_blame_the_artifact(
+    ended: Ended, what: str, binary_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(path: Path) -> None:
+        messages.value_of(ended, "reading the metadata", str(path))
+
+    monkeypatch.setattr(decoder_checks, "why_not_read", lambda: "")
+    monkeypatch.setattr(decoder_checks, "read_metadata", read)
+    with open_artifact(binary_artifact) as artifact, pytest.raises(QnnError, match=what) as caught:
+        metadata_findings(artifact)
+    assert caught.value.where in ("", "decoder.binary")
+    done = hvdc("validate", binary_artifact, "-q")
+    assert done.status == 1
+    assert what in done.err
+    assert "NOT sound" not in done.out
+
+
 # --- graphs and the manifest ------------------------------------------------------------------------------------
 
 
@@ -300,22 +333,43 @@ def test_a_manifest_that_says_something_else_of_a_graph(edit: Edit, tiled_artifa
     with open_artifact(output) as artifact:
         found = port_findings(artifact)
     assert found
-    assert all(": inputs" in f.where or ": outputs" in f.where for f in found)
+    assert {f.where for f in found} <= {"first", "later"}
+    assert all("has other inputs than" in f.what or "has other outputs than" in f.what for f in found)
+    assert all(f.expected != f.found for f in found)
     done = hvdc("validate", output, "--deep", "-q")
     assert done.status == 4
     assert "deep     ok" in done.out
     assert done.out.splitlines()[-1].endswith("NOT sound")
 
 
-def test_a_graph_that_is_none(tiled_artifact: Path, output: Path) -> None:
-    from tests.artifacts import replace_data
+def elsewhere(model: onnx.ModelProto) -> bytes:
+    """Of weights in another file of the artifact, which nobody has to open to see that they are not here."""
+    tensor = model.graph.initializer[-1]
+    set_external_data(tensor, "../manifest.json")
+    tensor.ClearField("raw_data")
+    return model.SerializeToString()
 
+
+@pytest.mark.parametrize(
+    ("damage", "what", "expected"),
+    [
+        (lambda model: b"\xff" * 1000, "is no ONNX model", "ONNX of 1000 bytes"),
+        (elsewhere, "refers to external data", "all weights in its own file"),
+    ],
+    ids=["no model", "external data"],
+)
+def test_a_graph_that_cannot_be_used(
+    damage: Callable[[onnx.ModelProto], bytes], what: str, expected: str, tiled_artifact: Path, output: Path
+) -> None:
+    """What `hvdc decode` refuses is a finding of `hvdc validate`, in the same words."""
     shutil.copytree(tiled_artifact, output)
-    size = (output / "decoder" / "later.onnx").stat().st_size
-    replace_data(output, "decoder/later.onnx", b"\xff" * size)
+    replace_opaque(output, "decoder/later.onnx", damage(onnx.load(output / "decoder" / "later.onnx")))
     with open_artifact(output) as artifact:
         [finding] = port_findings(artifact)
-    assert (finding.where, finding.expected) == ("decoder.later", "an ONNX graph with quantised ports")
+    assert (finding.where, finding.expected) == ("later", expected)
+    assert what in finding.what
+    facts = hvdc("validate", output, "--deep", "--json").json()
+    assert [(f["check"], f["where"]) for f in facts["findings"]] == [("graphs", "later")]
 
 
 # --- damage -----------------------------------------------------------------------------------------------------
@@ -334,6 +388,7 @@ def test_a_flipped_bit_in_a_binary_is_refused_before_the_libraries_see_it(
     flipped(binary_artifact, output, "decoder/binary.bin")
     done = hvdc("validate", output, "-q", *(["--emulate"] if emulated else []))
     assert done.status == 4
+    assert ("emulator  not run: the decoder's binaries have faults" in done.out) is emulated
     assert "DATA_HASH" in done.out
     assert "decoder/binary.bin" in done.out
     assert done.out.splitlines()[-1].endswith("NOT sound")

@@ -338,6 +338,45 @@ def test_a_run_that_fails_ends_the_others(whole_artifact: Path, monkeypatch: pyt
     assert "graph.onnx" not in done.err
 
 
+@pytest.mark.usefixtures("exact")
+def test_the_end_of_a_log_is_shown_to_who_asks(whole_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error may say "see the log"."""
+    log = tuple(f"<E> line {i}" for i in range(100))
+
+    def run(*arguments: Any) -> Arrays:
+        raise QnnError("the emulator failed", fix="see the log", log=log)
+
+    emulator(monkeypatch, lambda name, outputs: outputs)
+    monkeypatch.setattr(decoder_checks, "run_graph", run)
+    arguments = ("validate", whole_artifact, "--emulate", "-q")
+    done = hvdc(*arguments)
+    assert done.status == 1
+    assert "  log:       100 lines, the last 40; run again as `hvdc -v …` to see them" in done.err.splitlines()
+    assert "<E> line" not in done.err
+    for more in ((), ("--json",)):
+        done = hvdc("-v", *arguments, *more)
+        lines = done.err.splitlines()
+        at = lines.index("  log:       100 lines, the last 40:")
+        assert [line.strip() for line in lines[at + 1 :]] == list(log[-40:])
+
+
+@pytest.mark.usefixtures("exact")
+def test_graphs_with_faults_are_not_emulated_and_validate_says_so(
+    whole_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = emulator(monkeypatch, lambda name, outputs: outputs)
+    copy = Path(shutil.copytree(whole_artifact, tmp_path / "copy.hvdc"))
+    replace_opaque(copy, "decoder/later.onnx", b"\xff" * 1000)
+    done = hvdc("validate", copy, "--emulate", "-q")
+    assert done.status == 4
+    assert "emulator  not run: the decoder's graphs have faults" in done.out.splitlines()
+    facts = hvdc("validate", copy, "--emulate", "--json").json()
+    assert (facts["checks"], facts["emulated"]) == (["layout", "graphs"], [])
+    assert facts["not_emulated"] == "the decoder's graphs have faults"
+    assert hvdc("validate", copy, "--deep", "--json").json()["not_emulated"] is None, "nobody asked"
+    assert ran == []
+
+
 @needs_qnn
 def test_graphs_are_compiled_as_the_binary_was(binary_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(path: Path, inputs: Arrays, options: QnnOptions, *more: Any) -> Arrays:

@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx.external_data_helper import set_external_data
 
 from exporters.aihub.compile import AiHubCompiled
 from exporters.aihub.errors import AiHubError
 from exporters.aihub.options import AiHubOptions
 from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import Metadata
-from hvdc.artifact.decoder import Binary, BinaryGraph, Decoder
+from hvdc.artifact.decoder import Binary, BinaryGraph, Decoder, Graph
+from hvdc.artifact.errors import ArtifactError
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline import decoder_hosted
-from hvdc.pipeline.decoder_checks import GRAPH_LSB, emulation_findings
+from hvdc.pipeline import decoder_trials
+from hvdc.pipeline.decoder_checks import emulation_findings
 from hvdc.pipeline.decoder_encodings import Quantised
 from hvdc.pipeline.decoder_hosted import OnPhone, compile_hosted, kept_binary, run_on_phone
 from hvdc.pipeline.decoder_parts import BINARY
+from hvdc.pipeline.decoder_trials import FRAMES_PSNR_DB, GRAPH_LSB
 from hvdc.pipeline.progress import Silent
 from tests.decoders import entry_of
 from tests.exporters.aihub.conftest import QUICK, described, hasty_client, home, hub
@@ -108,7 +112,7 @@ def exact() -> Exact:
     known: dict[tuple[str, bytes], Arrays] = {}
 
     def run(path: Path, inputs: Arrays, *more: Any) -> Arrays:
-        key = path.name, b"".join(name.encode() + inputs[name].tobytes() for name in sorted(inputs))
+        key = onnx.load(path).graph.name, b"".join(name.encode() + inputs[name].tobytes() for name in sorted(inputs))
         if key not in known:
             known[key] = in_this_process(path, inputs)
         return known[key]
@@ -119,10 +123,15 @@ def exact() -> Exact:
 @pytest.fixture
 def phone(hub: StandIn, route: Route, exact: Exact, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     """Computes what the graphs say, to the last bit."""
-    monkeypatch.setattr(decoder_hosted, "run_reference", exact)
+    monkeypatch.setattr(decoder_trials, "run_reference", exact)
     hub.compute = lambda graph, inputs: exact(route.graphs[graph], inputs)
     hub.part_bytes = 1 << 24
     return hub
+
+
+def what(graph: Graph) -> str:
+    """As results and findings name it: by the model's own name."""
+    return f"graph decoder_{graph.name}"
 
 
 def changed(phone: StandIn, change: Callable[[str, Arrays], Arrays]) -> None:
@@ -144,15 +153,17 @@ def test_compiled_timed_and_compared(phone: StandIn, route: Route) -> None:
     assert phone.count("POST", "/models/") == uploads, "the service made the binary: it has it"
     assert [one.graph for one in found.profiles] == names
     assert found.profiles[0].inference_us == 1234
-    due = [(f"graph {g.name}", port.name) for g in route.entry.graphs for port in g.outputs]
+    due = [(what(g), port.name) for g in route.entry.graphs for port in g.outputs]
     assert sorted((row.what, row.output) for row in found.compared) == sorted(due)
     assert {(row.max_lsb, row.bound) for row in found.compared} == {(0.0, GRAPH_LSB)}
     assert found.passed
     assert found.checks == ("device",)
-    facts = json.loads(json.dumps(found.to_json()))
+    facts = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert facts["passed"]
     assert [row["graph"] for row in facts["profiles"]] == names
     assert len(facts["compared"]) == len(due)
+    frames = [row for row in facts["compared"] if row["output"] == "frames"]
+    assert [(row["psnr_db"], row["bounds"]["psnr_db"]) for row in frames] == [("inf", FRAMES_PSNR_DB)] * 2
     assert any("SUCCESS" in line for line in route.told)
 
 
@@ -210,7 +221,7 @@ def test_a_probe_of_another_size_than_the_tile(
         latents.append(inputs["latent"][0, :, 0])
         return exact(path, inputs, *more)
 
-    monkeypatch.setattr(decoder_hosted, "run_reference", note)
+    monkeypatch.setattr(decoder_trials, "run_reference", note)
     assert route.run(entry).passed
     assert [latent.shape for latent in latents] == [(16, 6, 8)] * 2
     if columns < 8:
@@ -232,11 +243,28 @@ def test_wrong_values_do_not_pass(phone: StandIn, route: Route) -> None:
     assert not found.passed
     assert found.checks == ()
     [row] = [row for row in found.compared if not row.passed]
-    assert (row.what, row.output) == (f"graph {last.name}", "frames")
+    assert (row.what, row.output) == (what(last), "frames")
     assert row.mean_lsb > GRAPH_LSB
     [finding] = emulation_findings(found.compared)
-    assert finding.where == f"graph {last.name}, frames"
+    assert finding.where == f"{what(last)}, frames"
     assert not found.to_json()["passed"]
+
+
+def test_a_patch_of_wrong_pixels_is_seen_where_the_mean_is_not(phone: StandIn, route: Route) -> None:
+    """As on the emulator: one pixel in a hundred that is 100 steps off."""
+
+    def wrong(graph: str, outputs: Arrays) -> Arrays:
+        flat = outputs["frames"].astype(np.int64).reshape(-1)
+        patch = flat[: flat.size // 100]
+        patch += np.where(patch > 127, -100, 100)
+        return outputs | {"frames": flat.reshape(outputs["frames"].shape).astype(np.uint8)}
+
+    changed(phone, wrong)
+    found = route.run(route.with_binary(route.compile()))
+    assert not found.passed
+    assert {row.output for row in found.compared if not row.passed} == {"frames"}
+    assert all(row.mean_lsb < GRAPH_LSB for row in found.compared)
+    assert all(row.psnr_db is not None and row.psnr_db < FRAMES_PSNR_DB for row in found.compared if not row.passed)
 
 
 def test_steps_of_sixteen_bits_are_small(phone: StandIn, route: Route) -> None:
@@ -250,7 +278,7 @@ def test_steps_of_sixteen_bits_are_small(phone: StandIn, route: Route) -> None:
 
     changed(phone, wrong)
     found = route.run(route.with_binary(route.compile()))
-    dtypes = {(f"graph {g.name}", port.name): port.dtype for g in route.entry.graphs for port in g.outputs}
+    dtypes = {(what(g), port.name): port.dtype for g in route.entry.graphs for port in g.outputs}
     assert set(dtypes.values()) == {"uint8", "uint16"}
     for row in found.compared:
         wide = dtypes[row.what, row.output] == "uint16"
@@ -273,6 +301,7 @@ def test_outputs_that_are_not_the_graphs(
     entry = route.with_binary(route.compile())
     with pytest.raises(AiHubError, match=f"what the phone returned is not what the graph gives: .*{said}") as caught:
         route.run(entry)
+    assert caught.value.where.startswith("graph decoder_first, job ")
     assert f"{phone.url}/jobs/" in caught.value.where
     assert caught.value.expected != caught.value.found
 
@@ -288,6 +317,21 @@ def test_a_decoder_without_a_binary(hub: StandIn, route: Route) -> None:
     with pytest.raises(UsageError, match="no binary to run on a phone"):
         route.run(route.entry)
     assert hub.asked == []
+
+
+def test_a_graph_that_is_not_what_the_entry_says(phone: StandIn, route: Route) -> None:
+    """No file that a model names is opened, and no job begins."""
+    entry = route.with_binary(route.compile())
+    path = route.graphs["later"]
+    model = onnx.load(path)
+    set_external_data(model.graph.initializer[-1], "../manifest.json")
+    model.graph.initializer[-1].ClearField("raw_data")
+    path.write_bytes(model.SerializeToString())
+    jobs = len(phone.jobs)
+    with pytest.raises(ArtifactError, match="refers to external data") as caught:
+        route.run(entry)
+    assert caught.value.where == "later"
+    assert len(phone.jobs) == jobs
 
 
 def test_the_real_judge_lets_the_stand_in_through_nowhere(phone: StandIn, route: Route) -> None:

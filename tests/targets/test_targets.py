@@ -16,7 +16,7 @@ from hvdc.targets import TargetDescription, load_target, target_names
 def test_every_number_has_a_source(name: str) -> None:
     target = load_target(name)
     assert target.name == name
-    assert len(target.limits()) == 6
+    assert len(target.limits()) == 7
     for limit in target.limits().values():
         assert limit.value > 0
         assert any(word in limit.source for word in ("paper", "measured", "ggml", "HexKL", "ai-hub")), limit.source

@@ -51,6 +51,34 @@ def test_stages_see_what_the_whole_sees() -> None:
         assert (r.low, r.high) == (whole.ranges[key].low, whole.ranges[key].high), key
 
 
+@pytest.mark.parametrize("groups", [None, STAGES])
+def test_ranges_do_not_depend_on_the_number_of_jobs(groups: list[list[str]] | None) -> None:
+    latents = [clip(1), clip(2, frames=1), clip(3)]
+    counted: list[tuple[int, int]] = []
+    cut = float_graphs(groups=groups)
+    one, three = observe(cut, latents), observe(cut, latents, jobs=3, progress=lambda *a: counted.append(a))
+    assert counted == [(1, 3), (2, 3), (3, 3)]
+    assert one.latent_frames == three.latent_frames == 7
+    assert list(one.ranges) == list(three.ranges)
+    for key, r in one.ranges.items():
+        other = three.ranges[key]
+        assert (r.low, r.high, r.sampled) == (other.low, other.high, other.sampled), key
+        assert r.lows.tobytes() == other.lows.tobytes(), key
+        assert r.highs.tobytes() == other.highs.tobytes(), key
+
+
+def test_ranges_seen_apart_are_joined() -> None:
+    values = np.random.default_rng(0).normal(size=(4, 5000)).astype(np.float32)
+    together, apart = Range(), [Range(), Range()]
+    for i, part in enumerate(values):
+        together.add(float(part.min()), float(part.max()), part)
+        apart[i // 2].add(float(part.min()), float(part.max()), part)
+    apart[0].join(apart[1])
+    assert (together.low, together.high, together.sampled) == (apart[0].low, apart[0].high, apart[0].sampled)
+    assert (together.lows == apart[0].lows).all()
+    assert (together.highs == apart[0].highs).all()
+
+
 def test_a_percentile_leaves_out_both_tails() -> None:
     r = Range()
     values = np.random.default_rng(0).permutation(1000).astype(np.float32)

@@ -5,15 +5,29 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import helper, numpy_helper
 
-from quant.decoder.encodings import choose_encodings
-from quant.decoder.qdq import quantise
+from quant.decoder.encodings import Encoding, choose_encodings
+from quant.decoder.graph import Graphs, structure
+from quant.decoder.qdq import quantise, raise_epsilons
+from quant.decoder.ranges import observe
 from quant.decoder.sensitivity import Sensitivity, choose_wide, measure
 from quant.decoder.stream import decode
-from tests.quant.decoder.small import behind_floats, clip, graphs, known, psnr_db, quantised, ranges
+from tests.quant.decoder.small import (
+    STAGES,
+    behind_floats,
+    clip,
+    float_graphs,
+    graphs,
+    known,
+    psnr_db,
+    quantised,
+    ranges,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +44,56 @@ def test_every_group_is_measured(measured: Sensitivity) -> None:
     assert all(math.isfinite(noise) and noise >= 0 for noise in measured.noise.values())
     assert measured.frames == 3
     assert sum(noise > 0 for noise in measured.noise.values()) > 0.9 * len(measured.noise)
+
+
+def rounded(model: onnx.ModelProto, computed: set[str], given: set[str], encoding: Encoding) -> onnx.ModelProto:
+    """The whole model, weights and all, with Q and DQ written behind the tensors of one group."""
+    out = onnx.ModelProto()
+    out.CopyFrom(model)
+    raise_epsilons(out, dict.fromkeys(computed, encoding.scale))
+    out.graph.initializer.append(numpy_helper.from_array(np.array(encoding.scale, np.float32), "s"))
+    out.graph.initializer.append(numpy_helper.from_array(np.array(encoding.zero_point, encoding.dtype), "z"))
+
+    def pair(source: str, target: str) -> list[onnx.NodeProto]:
+        codes = f"{target}/codes"
+        return [
+            helper.make_node("QuantizeLinear", [source, "s", "z"], [codes]),
+            helper.make_node("DequantizeLinear", [codes, "s", "z"], [target]),
+        ]
+
+    nodes = [node for name in sorted(given) for node in pair(name, f"{name}/read")]
+    for node in out.graph.node:
+        node.input[:] = [f"{name}/read" if name in given else name for name in node.input]
+        name = node.output[0]
+        node.output[0] = f"{name}/exact" if name in computed else name
+        nodes += [node, *(pair(node.output[0], name) if name in computed else [])]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del out.graph.node[:]
+    out.graph.node.extend(copies)
+    onnx.checker.check_model(out)
+    return out
+
+
+@pytest.mark.parametrize("groups", [None, STAGES])
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_the_noise_is_that_of_whole_graphs_with_one_group_rounded(groups: list[list[str]] | None, jobs: int) -> None:
+    """Over three frames, so that caches are carried from `first` to `later` and from `later` to `later`."""
+    whole, latents = float_graphs(groups=groups), [clip(10), clip(11)]
+    names = structure(whole)
+    seen = observe(whole, latents, names)
+    chosen = choose_encodings(names, seen)
+    reference = np.concatenate(decode(whole, latents)).astype(np.float64)
+    found = measure(whole, seen, latents, jobs=jobs)
+    for group in list(names.groups.values())[::7]:
+        sources = {(key.variant, key.name) for key in group.sources}
+        encoding = chosen.pairs[group.name].stored
+        models: dict[str, list[onnx.ModelProto]] = {"first": [], "later": []}
+        for variant, model in whole:
+            of_group = {name for v, name in sources if v == variant}
+            given = of_group & {value.name for value in model.graph.input}
+            models[variant].append(rounded(model, of_group - given, given, encoding))
+        other = np.concatenate(decode(Graphs.of(models["first"], models["later"]), latents))
+        assert found.noise[group.name] == pytest.approx(np.square(other - reference).mean(), rel=1e-12, abs=0), group
 
 
 def test_frames_alone_disturb_by_a_uniform_error(measured: Sensitivity) -> None:

@@ -1,0 +1,135 @@
+"""What `hvdc compile` does about a decoder: its options, what of them is refused, and the calls that make one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from hvdc.cli.output import progress_for
+from hvdc.cli.shared_options import given, refuse_without_effect, say_for
+from hvdc.config import CompileConfig, DecoderBackend
+from hvdc.errors import StoppedError, UsageError
+from hvdc.pipeline.build import manifest_steps
+from hvdc.pipeline.prepare import Prepared
+
+if TYPE_CHECKING:  # it imports ONNX
+    from hvdc.pipeline.decoder_build import BuiltDecoder
+
+BACKEND_HELP = "Who compiles it: qnn (this machine), aihub (Qualcomm), onnx (nobody).  [default: qnn]"
+MINUTES_HELP = "Stop the decoder's compiler after so long.  [default: 120]"
+MEMORY_HELP = "Stop it when it takes more memory.  [default: 8]"
+EMULATE_HELP = "Check the decoder on the x86 emulator of the NPU."
+
+OPTIONS = (
+    click.option("--vae", type=click.Path(path_type=Path), help="Compile the decoder of this Wan 2.1 VAE in too."),
+    click.option(
+        "--latents", type=click.Path(path_type=Path), help="Quantise it by these; else by those of --prompts."
+    ),
+    click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help=BACKEND_HELP),
+    click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]"),
+    click.option("--decoder-minutes", type=click.FloatRange(0, min_open=True), help=MINUTES_HELP),
+    click.option("--decoder-memory-gib", type=click.FloatRange(0, min_open=True), help=MEMORY_HELP),
+    click.option("--emulate", "decoder_emulate", is_flag=True, default=None, help=EMULATE_HELP),
+    click.option(
+        "--aihub-profile", is_flag=True, default=None, help="With backend aihub: run it on a hosted phone too."
+    ),
+)
+
+
+def decoder_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the decoder's options to a command."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+def check_decoder_options(
+    config: CompileConfig,
+    settings: tuple[str, ...],
+    vae: Path | None,
+    latents: Path | None,
+    prompts: Path | None,
+) -> None:
+    """What can be refused before anything is computed. Raises UsageError."""
+    keys = [setting.partition("=")[0].strip() for setting in settings]
+    if vae is None:
+        options = given("latents", "decoder_backend", "decoder_tile", "decoder_minutes", "decoder_memory_gib")
+        options += given("decoder_emulate", "aihub_profile")
+        options += [f"--set {key}" for key in keys if key.startswith(("decoder_", "aihub_"))]
+        refuse_without_effect(options, "no decoder to compile", "add --vae")
+        return
+    if config.decoder_backend != "aihub":
+        refuse_without_effect(
+            given("aihub_profile") + ["--set aihub_profile"] * ("aihub_profile" in keys),
+            f"the decoder's backend {config.decoder_backend}",
+            "add --decoder-backend aihub",
+        )
+    if config.decoder_backend != "qnn":
+        refuse_without_effect(
+            given("decoder_minutes", "decoder_memory_gib"),
+            f"the decoder's backend {config.decoder_backend}, which compiles nothing here",
+            "leave it out",
+        )
+    from hvdc.pipeline.decoder_backends import require_backend
+
+    require_backend(config.decoder_backend)
+    if config.decoder_emulate:
+        from hvdc.pipeline.decoder_checks import why_not_read
+
+        if why := why_not_read():
+            fix = "leave --emulate out, or compile on x86-64 Linux with pip install 'hvdc[qnn]'"
+            raise UsageError("the emulator is not available on this machine", where="--emulate", found=why, fix=fix)
+    if latents is None and prompts is None:
+        raise UsageError(
+            "the decoder is quantised by latents of the model's own clips, and none were given",
+            where="--vae",
+            fix="add --latents FILE (of hvdc calibrate --save-latents), or --prompts to run some now",
+        )
+
+
+def decoder_plan(prepared: Prepared, vae: Path, latents: Path | None) -> str:
+    from hvdc.pipeline.decoder_build import plan_decoder
+
+    return plan_decoder(vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels)
+
+
+def with_provenance(prepared: Prepared, latents: Path, *, quiet: bool) -> Prepared:
+    """Latents of another model or schedule are refused, as far as sizes tell; the build compares weights."""
+    from hvdc.pipeline.latents_file import read_provenance, require_own_latents
+
+    provenance, say = read_provenance(latents), say_for(quiet=quiet)
+    steps = manifest_steps(prepared.steps)
+    for note in require_own_latents(provenance, prepared.geometry, steps, prepared.video, str(latents)):
+        say(note)
+    return replace(prepared, request=replace(prepared.request, latents=provenance))
+
+
+def built_decoder(
+    prepared: Prepared, vae: Path, latents: Path, limits: dict[str, float | None], *, quiet: bool
+) -> BuiltDecoder:
+    from hvdc.pipeline import decoder_backends
+    from hvdc.pipeline.decoder_build import build_decoder
+
+    try:
+        return build_decoder(
+            vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels,
+            decoder_backends.limits(**{name: value for name, value in limits.items() if value is not None}),
+            progress_for(quiet=quiet), say_for(quiet=quiet),
+        )  # fmt: skip
+    except KeyboardInterrupt as stop:
+        raise StoppedError(
+            "interrupted while the decoder was compiled",
+            fix="run the same command again: it goes on after the last stage that was finished (measuring, encodings, "
+            "binary)",
+        ) from stop
+
+
+def checked_facts(made: BuiltDecoder | None) -> dict[str, Any]:
+    """What the emulator and a hosted phone gave for the decoder, where they were asked, as JSON."""
+    emulated = None if made is None or not made.emulated else [row.to_json() for row in made.emulated]
+    phone = None if made is None or made.on_phone is None else made.on_phone.to_json()
+    return {"decoder_emulated": emulated, "decoder_on_phone": phone}
