@@ -9,12 +9,14 @@ fails by a figure.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,17 +25,25 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
+from safetensors.numpy import save_file
 
 from benchmarks.report import Line, lines_table, say, write_section
 from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.config import LATENTS_MEAN, LATENTS_STD
 from exporters.decoder.geometry import DecoderGeometry, caches
-from exporters.decoder.graphs import whole_graph
+from exporters.decoder.graphs import stage_graphs, whole_graph
+from exporters.decoder.tiles import plan_tiles
 from exporters.qnn.available import why_not
 from exporters.qnn.compile import Compiled, compile_graphs
 from exporters.qnn.errors import QnnError
 from exporters.qnn.options import GIB, Limits, QnnOptions
 from exporters.tensor import Float32Array
+from hvdc.artifact.reader import open_artifact
+from hvdc.config import CompileConfig
+from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
+from hvdc.pipeline.host_decoder import HostDecoder
+from hvdc.pipeline.latents_file import read_latents
+from hvdc.pipeline.progress import Silent
 from quant.decoder.encodings import Encodings, choose_encodings
 from quant.decoder.graph import FRAMES, LATENT, VARIANTS, Graphs, structure
 from quant.decoder.ports import float_ports, named, ports
@@ -43,13 +53,14 @@ from quant.decoder.stream import Streamer, decode
 from quant.frames import psnr_db, ssim
 
 LATENT_FRAMES = 3
+LATENT_PIXELS = (60, 104)
+"""Of a clip of 480 × 832."""
+EXAMPLE, EXAMPLE_CLIPS, EXAMPLE_UNSEEN = Path("examples/moving_shapes/model"), 8, 4
 OBSERVED_TILE, OBSERVED_CLIPS = (8, 8), 4
 QUALITY_TILE = (12, 12)
 HELD_OUT = 1000
 """Seed of the latent that is decoded; those of calibration are smaller."""
 HOST = ("diffusers", "fp32", "int8", "int8-fused")
-COMPILES = {1: 2, 3: 1}
-"""How often at each optimisation level; level 3 takes many minutes."""
 BINARIES = (("first",), ("later",), VARIANTS)
 CORES = len(os.sched_getaffinity(0))
 LIMITS = Limits(seconds=3600)
@@ -128,13 +139,17 @@ def main() -> None:
         held = {"introduction": _introduction(plan, made)}
     text = [held["introduction"]]
     libraries = ("hvdc", "numpy", "onnx", "onnxruntime", "torch", "diffusers")
-    parts: dict[str, Callable[[], str]] = {"frames and host": lambda: lines_table([*_quality(run), *_host(plan, run)])}
+    parts: dict[str, Callable[[], str]] = {
+        "the example's frames": lambda: lines_table(_of_the_example(run)),
+        "frames and host": lambda: lines_table([*_quality(run), *_host(plan, run)]),
+    }
     if problem := why_not():
         text.append(f"Compiling was not measured: {problem}.")
     else:
         libraries += ("onnxruntime-qnn",)
         parts = {"compiling at optimisation 1": lambda: _compiling(plan, 1)} | parts
         if not arguments.quick:
+            parts["the tile that auto picks"] = lambda: _automatic(plan)
             parts["compiling at optimisation 3"] = lambda: _compiling(plan, 3)
     for i, (name, part) in enumerate(parts.items()):
         held[name] = held[name] if name in held else part()
@@ -295,6 +310,7 @@ class _Clock:
 WORKERS: dict[str, Callable[[Plan], dict[str, Any]]] = {
     "prepare": _prepare,
     "quality": _qualities,
+    "example": lambda plan: _example(plan),
     "diffusers": _diffusers,
     "fp32": _fp32,
     "int8": partial(_int8, optimise=False),
@@ -311,6 +327,11 @@ def _peak_bytes() -> int:
 # ---- compiling ----
 
 
+def _repeats(names: Sequence[str], optimization: int) -> int:
+    """Twice, to compare bytes; at level 3, which takes many minutes, only what `hvdc compile` makes."""
+    return 2 if optimization == 1 or len(names) > 1 else 1
+
+
 def _compiling(plan: Plan, optimization: int) -> str:
     """A table of what was compiled, and the figures with goals."""
     rows = [
@@ -321,7 +342,7 @@ def _compiling(plan: Plan, optimization: int) -> str:
     for names in BINARIES:
         label = " + ".join(names)
         try:
-            done[names] = [_compile(plan, names, optimization) for _ in range(COMPILES[optimization])]
+            done[names] = [_compile(plan, names, optimization) for _ in range(_repeats(names, optimization))]
         except QnnError as error:
             say(f"refused: {error}")
             rows.append(f"| {label} | refused: {error.what}; {error.found} | | | | |")
@@ -361,19 +382,19 @@ def _compile_lines(done: dict[Sequence[str], list[Compiled]], optimization: int)
     runs = [run for group in done.values() for run in group]
     if not runs:
         return lines
-    same = sum(_same(group) for group in done.values())
+    twice = [group for group in done.values() if len(group) > 1]
+    same = sum(_same(group) for group in twice)
     fixed = all(run.reproducible for run in runs)
     peak, limit = max(run.peak_rss_bytes for run in runs), Limits().memory_bytes
-    if COMPILES[optimization] > 1:
-        lines.append(
-            Line(
-                "of these with the same bytes in two runs",
-                f"{same} of {len(done)}",
-                "all" if fixed else "none: the kernel refuses fixed addresses here",
-                same == len(done) or not fixed,
-                f"SHA-256; `Compiled.reproducible` is {fixed}",
-            )
+    lines.append(
+        Line(
+            "of these with the same bytes in two runs",
+            f"{same} of {len(twice)}",
+            "all" if fixed else "none: the kernel refuses fixed addresses here",
+            same == len(twice) or not fixed,
+            f"SHA-256; `Compiled.reproducible` is {fixed}",
         )
+    )
     lines += [
         Line(f"peak memory {at}", _gib(peak), f"≤ {_gib(limit)}", peak <= limit, "VmHWM; the goal is the usual limit"),
     ]
@@ -385,7 +406,90 @@ def _compile_lines(done: dict[Sequence[str], list[Compiled]], optimization: int)
     return lines
 
 
+def _automatic(plan: Plan) -> str:
+    """The tile that `--decoder-tile auto` picks for 480 × 832, compiled as `hvdc compile` does it, at level 1."""
+    planner = TilePlanner(plan.geometry, LATENT_PIXELS, CompileConfig(decoder_optimization=1), "bench")
+    encodings = Encodings.from_json(plan.encodings.read_text())
+    tried: list[str] = []
+
+    def build(attempt: Attempt) -> tuple[Attempt, Compiled]:
+        tried.append(attempt.text)
+        t = attempt.tile
+        with open_decoder(plan.vae) as decoder:
+            parts = {v: stage_graphs(decoder, v, t.rows, t.columns, attempt.groups) for v in VARIANTS}
+            floats = Graphs(*(tuple(part.model() for part in parts[v]) for v in VARIANTS))
+        graphs = []
+        for _, model in quantise(floats, encodings):
+            path = plan.folder / f"auto-{model.graph.name}.onnx"
+            path.write_bytes(serialised(model))
+            graphs.append((model.graph.name, path))
+        options = QnnOptions(optimization=1, share_weights=True)
+        return attempt, compile_graphs(graphs, plan.folder / "auto.bin", options, LIMITS)
+
+    with tempfile.TemporaryDirectory() as cache, _environment("HVDC_CACHE_DIR", cache):
+        attempt, found = planner.first_that_compiles(build, say)
+    tiles = len(plan_tiles(*LATENT_PIXELS, attempt.tile))
+    return lines_table(
+        [
+            Line(
+                "`--decoder-tile auto` at 480 × 832", attempt.text.removesuffix(" latent pixels"), "compiles", True,
+                f"{tiles} tiles, overlapping by 8; tried: {', '.join(tried)}; "
+                f"{planner.loaded_bytes(attempt) / 2**20:,.0f} MiB of graph memory predicted; at optimisation 1 in "
+                f"{found.seconds:.0f} s with {_gib(found.peak_rss_bytes)}: {_mb(found.size_bytes)}",
+            )
+        ]
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
 # ---- frames and host ----
+
+
+def _example(plan: Plan) -> dict[str, Any]:
+    """Frames of the trained example's decoder in INT8 against FP32, on clips that nothing was calibrated with."""
+    folder = plan.folder / "example"
+    folder.mkdir(exist_ok=True)
+    clip = ("--frames", "17", "--height", "128", "--width", "128", "--force", "-q")
+    latents, few, artifact = (folder / name for name in ("latents.safetensors", "few.safetensors", "example.hvdc"))
+    made = ("-o", folder / "calibration.safetensors", "--save-latents", latents)
+    prompts = ("--prompts", EXAMPLE / "prompts.safetensors", "--prompts-limit", EXAMPLE_CLIPS + EXAMPLE_UNSEEN)
+    _hvdc("calibrate", EXAMPLE / "transformer", *prompts, *made, *clip)
+    values = read_latents(latents).values
+    save_file({"latents": values[:EXAMPLE_CLIPS]}, few)
+    given = ("--vae", EXAMPLE / "vae", "--latents", few, "--decoder-backend", "onnx")
+    _hvdc("compile", EXAMPLE / "transformer", "-o", artifact, *given, *clip)
+    scores = []
+    with open_artifact(artifact) as opened, HostDecoder(opened) as int8, HostDecoder(opened, EXAMPLE / "vae") as fp32:
+        for latent in values[EXAMPLE_CLIPS:]:
+            frames, reference = (decoder.decode(latent, Silent()) for decoder in (int8, fp32))
+            scores.append((psnr_db(frames, reference), ssim(frames, reference)))
+    return {"psnr": [psnr for psnr, _ in scores], "ssim": [similarity for _, similarity in scores]}
+
+
+def _hvdc(*arguments: object) -> None:
+    subprocess.run([sys.executable, "-m", "hvdc", *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
+
+
+def _of_the_example(run: Run) -> list[Line]:
+    say("frames of the example")
+    e = run("example")
+    worst, how = min(e["psnr"]), f"{EXAMPLE_UNSEEN} clips of the example that nothing was calibrated with, 17 frames"
+    return [
+        Line("worst PSNR of the example's INT8 frames", f"{worst:.1f} dB", "≥ 38 dB", worst >= 38, how),
+        Line("worst SSIM of the example's INT8 frames", f"{min(e['ssim']):.4f}", "none", True, "the same frames"),
+    ]
 
 
 def _quality(run: Run) -> list[Line]:
