@@ -9,7 +9,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ OBSERVED_SIDE, MEASURED_SIDE = 16, 4
 """Latent pixels of a crop, each way: for ranges, and for the many decodings of the sensitivity run. With 3, 4 and 6
 the example's frames came out at 51.9 dB alike."""
 MEASURED_CLIPS, MEASURED_FRAMES = 2, 2
-MEASURING_JOBS = 8
-"""Each takes about twice the decoder's float weights of memory."""
+OBSERVING_JOBS = 2
+"""Clips at a time: each takes 2.4 GB at full size."""
 JUDGED_CLIPS = 2
 """Held back to judge the result by, where there are three or more for each."""
 
@@ -101,18 +101,21 @@ def measure_decoder(decoder: DecoderCheckpoint, latents: Float32Array, progress:
     seen, _ = _parted(latents)
     graphs, crops = _graphs(decoder, seen.shape, OBSERVED_SIDE), _crops(seen, OBSERVED_SIDE)
     known = structure(graphs)
+    cores = len(os.sched_getaffinity(0))
+
+    def report(done: int, total: int) -> None:
+        progress.advance(1)
+
     progress.start("decoding for ranges", len(crops), len(crops), unit="clips")
     try:
-        ranges = observe(graphs, _counted(crops, progress), known)
+        ranges = observe(graphs, crops, known, jobs=min(cores, OBSERVING_JOBS), progress=report)
     finally:
         progress.finish()
     small = _crops(seen[:MEASURED_CLIPS, :, :MEASURED_FRAMES], MEASURED_SIDE)
     progress.start("measuring where 16 bits pay", len(known.groups), len(known.groups), unit="groups")
     try:
         sensitivity = measure(
-            _graphs(decoder, seen.shape, MEASURED_SIDE), ranges, small,
-            progress=lambda done, total: progress.advance(1),
-            jobs=min(len(os.sched_getaffinity(0)), MEASURING_JOBS),
+            _graphs(decoder, seen.shape, MEASURED_SIDE), ranges, small, progress=report, jobs=cores
         )  # fmt: skip
     finally:
         progress.finish()
@@ -158,12 +161,6 @@ def require_moving(latent_frames: int) -> None:
             "the decoder is calibrated on clips of two latent frames or more",
             found=f"{latent_frames}", fix="give latents of a longer clip: --latents",
         )  # fmt: skip
-
-
-def _counted(crops: list[Float32Array], progress: Progress) -> Iterator[Float32Array]:
-    for crop in crops:
-        yield crop
-        progress.advance(1)
 
 
 def vae_sha256(decoder: DecoderCheckpoint) -> str:
