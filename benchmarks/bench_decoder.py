@@ -9,15 +9,12 @@ fails by a figure.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,20 +24,16 @@ import onnx
 import torch
 from safetensors.numpy import save_file
 
+from benchmarks.decoder_binaries import automatic, compiling
+from benchmarks.decoder_plan import LATENT_FRAMES, Plan, gib
 from benchmarks.report import Line, lines_table, say, write_section
 from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.config import LATENTS_MEAN, LATENTS_STD
 from exporters.decoder.geometry import DecoderGeometry, caches
-from exporters.decoder.graphs import stage_graphs, whole_graph
-from exporters.decoder.tiles import plan_tiles
+from exporters.decoder.graphs import whole_graph
 from exporters.qnn.available import why_not
-from exporters.qnn.compile import Compiled, compile_graphs
-from exporters.qnn.errors import QnnError
-from exporters.qnn.options import GIB, Limits, QnnOptions
 from exporters.tensor import Float32Array
 from hvdc.artifact.reader import open_artifact
-from hvdc.config import CompileConfig
-from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import read_latents
 from hvdc.pipeline.progress import Silent
@@ -52,52 +45,18 @@ from quant.decoder.ranges import observe
 from quant.decoder.stream import Streamer, decode
 from quant.frames import psnr_db, ssim
 
-LATENT_FRAMES = 3
-LATENT_PIXELS = (60, 104)
-"""Of a clip of 480 × 832."""
 EXAMPLE, EXAMPLE_CLIPS, EXAMPLE_UNSEEN = Path("examples/moving_shapes/model"), 8, 4
 OBSERVED_TILE, OBSERVED_CLIPS = (8, 8), 4
 QUALITY_TILE = (12, 12)
 HELD_OUT = 1000
 """Seed of the latent that is decoded; those of calibration are smaller."""
 HOST = ("diffusers", "fp32", "int8", "int8-fused")
-BINARIES = (("first",), ("later",), VARIANTS)
 CORES = len(os.sched_getaffinity(0))
-LIMITS = Limits(seconds=3600)
 VNNI = {"avx512_vnni", "avx_vnni", "avx_vnni_int8"}
 
 
 Run = Callable[[str], dict[str, Any]]
 """Runs one of `WORKERS` in a process of its own."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is measured: a decoder and its tile in latent pixels. ``folder`` holds what is made on the way."""
-
-    folder: Path
-    geometry: DecoderGeometry
-    tile: tuple[int, int]
-
-    def latent(self, seed: int, tile: tuple[int, int] | None = None) -> Float32Array:
-        """A normalised latent, float32 [z, T, h, w]."""
-        rng = np.random.default_rng(seed)
-        shape = (self.geometry.z_dim, LATENT_FRAMES, *(tile or self.tile))
-        return rng.standard_normal(shape).astype(np.float32)
-
-    @property
-    def vae(self) -> Path:
-        return self.folder / "vae"
-
-    @property
-    def encodings(self) -> Path:
-        return self.folder / "encodings.json"
-
-    def frames(self, name: str) -> Path:
-        return self.folder / f"frames-{name}.npy"
-
-    def quantised(self, variant: str) -> Path:
-        return self.folder / f"{variant}.onnx"
 
 
 def main() -> None:
@@ -135,7 +94,7 @@ def main() -> None:
     if "introduction" not in held:
         say("making a random autoencoder, and its INT8 graphs")
         made = run("prepare")
-        say(f"quantised in {made['quantise_s']:.0f} s, peak {_gib(made['peak_bytes'])}")
+        say(f"quantised in {made['quantise_s']:.0f} s, peak {gib(made['peak_bytes'])}")
         held = {"introduction": _introduction(plan, made)}
     text = [held["introduction"]]
     libraries = ("hvdc", "numpy", "onnx", "onnxruntime", "torch", "diffusers")
@@ -147,10 +106,10 @@ def main() -> None:
         text.append(f"Compiling was not measured: {problem}.")
     else:
         libraries += ("onnxruntime-qnn",)
-        parts = {"compiling at optimisation 1": lambda: _compiling(plan, 1)} | parts
+        parts = {"compiling at optimisation 1": lambda: compiling(plan, 1)} | parts
         if not arguments.quick:
-            parts["the tile that auto picks"] = lambda: _automatic(plan)
-            parts["compiling at optimisation 3"] = lambda: _compiling(plan, 3)
+            parts["the tile that auto picks"] = lambda: automatic(plan)
+            parts["compiling at optimisation 3"] = lambda: compiling(plan, 3)
     for i, (name, part) in enumerate(parts.items()):
         held[name] = held[name] if name in held else part()
         kept.write_text(json.dumps(held), "utf-8")
@@ -324,136 +283,6 @@ def _peak_bytes() -> int:
     return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
-# ---- compiling ----
-
-
-def _repeats(names: Sequence[str], optimization: int) -> int:
-    """Twice, to compare bytes; at level 3, which takes many minutes, only what `hvdc compile` makes."""
-    return 2 if optimization == 1 or len(names) > 1 else 1
-
-
-def _compiling(plan: Plan, optimization: int) -> str:
-    """A table of what was compiled, and the figures with goals."""
-    rows = [
-        f"| optimisation {optimization} | seconds | peak memory | binary | spill-fill | same bytes twice |",
-        "|---|---|---|---|---|---|",
-    ]
-    done: dict[Sequence[str], list[Compiled]] = {}
-    for names in BINARIES:
-        label = " + ".join(names)
-        try:
-            done[names] = [_compile(plan, names, optimization) for _ in range(_repeats(names, optimization))]
-        except QnnError as error:
-            say(f"refused: {error}")
-            rows.append(f"| {label} | refused: {error.what}; {error.found} | | | | |")
-        else:
-            rows.append(_row(label, done[names]))
-    return "\n".join(rows) + "\n\n" + lines_table(_compile_lines(done, optimization))
-
-
-def _compile(plan: Plan, names: Sequence[str], optimization: int) -> Compiled:
-    options = QnnOptions(optimization=optimization, share_weights=len(names) > 1)
-    graphs = [(name, plan.quantised(name)) for name in names]
-    found = compile_graphs(graphs, plan.folder / "decoder.bin", options, LIMITS)
-    peak = _gib(found.peak_rss_bytes)
-    say(
-        f"compiled {' + '.join(names)} at {optimization} in {found.seconds:.1f} s, peak {peak}, {_mb(found.size_bytes)}"
-    )
-    return found
-
-
-def _row(label: str, runs: list[Compiled]) -> str:
-    seconds = ", ".join(f"{run.seconds:.1f}" for run in runs)
-    spilled = " + ".join(_mb(graph.info.spill_fill_bytes) for graph in runs[0].graphs)
-    cells = [label, seconds, _gib(max(r.peak_rss_bytes for r in runs)), _mb(runs[0].size_bytes), spilled]
-    same = "compiled once" if len(runs) == 1 else "yes" if _same(runs) else "NO"
-    return f"| {' | '.join([*cells, same])} |"
-
-
-def _same(runs: list[Compiled]) -> bool:
-    return len({run.sha256 for run in runs}) == 1
-
-
-def _compile_lines(done: dict[Sequence[str], list[Compiled]], optimization: int) -> list[Line]:
-    at = f"at optimisation {optimization}"
-    everything = len(done) == len(BINARIES)
-    how = "`first`, `later`, and both in one binary with shared weights; each graph whole"
-    lines = [Line(f"binaries {at}", f"{len(done)} of {len(BINARIES)}", "all", everything, how)]
-    runs = [run for group in done.values() for run in group]
-    if not runs:
-        return lines
-    twice = [group for group in done.values() if len(group) > 1]
-    same = sum(_same(group) for group in twice)
-    fixed = all(run.reproducible for run in runs)
-    peak, limit = max(run.peak_rss_bytes for run in runs), Limits().memory_bytes
-    lines.append(
-        Line(
-            "of these with the same bytes in two runs",
-            f"{same} of {len(twice)}",
-            "all" if fixed else "none: the kernel refuses fixed addresses here",
-            same == len(twice) or not fixed,
-            f"SHA-256; `Compiled.reproducible` is {fixed}",
-        )
-    )
-    lines += [
-        Line(f"peak memory {at}", _gib(peak), f"≤ {_gib(limit)}", peak <= limit, "VmHWM; the goal is the usual limit"),
-    ]
-    if everything:
-        first, later, both = (group[0].size_bytes for group in done.values())
-        ratio = both / (first + later)
-        how = f"{_mb(both)} against {_mb(first)} and {_mb(later)}"
-        lines.append(Line(f"one binary ÷ two {at}", f"{ratio:.2f}", "≤ 0.75", ratio <= 0.75, how))
-    return lines
-
-
-def _automatic(plan: Plan) -> str:
-    """The tile that `--decoder-tile auto` picks for 480 × 832, compiled as `hvdc compile` does it, at level 1."""
-    planner = TilePlanner(plan.geometry, LATENT_PIXELS, CompileConfig(decoder_optimization=1), "bench")
-    encodings = Encodings.from_json(plan.encodings.read_text())
-    tried: list[str] = []
-
-    def build(attempt: Attempt) -> tuple[Attempt, Compiled]:
-        tried.append(attempt.text)
-        t = attempt.tile
-        with open_decoder(plan.vae) as decoder:
-            parts = {v: stage_graphs(decoder, v, t.rows, t.columns, attempt.groups) for v in VARIANTS}
-            floats = Graphs(*(tuple(part.model() for part in parts[v]) for v in VARIANTS))
-        graphs = []
-        for _, model in quantise(floats, encodings):
-            path = plan.folder / f"auto-{model.graph.name}.onnx"
-            path.write_bytes(serialised(model))
-            graphs.append((model.graph.name, path))
-        options = QnnOptions(optimization=1, share_weights=True)
-        return attempt, compile_graphs(graphs, plan.folder / "auto.bin", options, LIMITS)
-
-    with tempfile.TemporaryDirectory() as cache, _environment("HVDC_CACHE_DIR", cache):
-        attempt, found = planner.first_that_compiles(build, say)
-    tiles = len(plan_tiles(*LATENT_PIXELS, attempt.tile))
-    return lines_table(
-        [
-            Line(
-                "`--decoder-tile auto` at 480 × 832", attempt.text.removesuffix(" latent pixels"), "compiles", True,
-                f"{tiles} tiles, overlapping by 8; tried: {', '.join(tried)}; "
-                f"{planner.loaded_bytes(attempt) / 2**20:,.0f} MiB of graph memory predicted; at optimisation 1 in "
-                f"{found.seconds:.0f} s with {_gib(found.peak_rss_bytes)}: {_mb(found.size_bytes)}",
-            )
-        ]
-    )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
 # ---- frames and host ----
 
 
@@ -513,7 +342,7 @@ def _host(plan: Plan, run: Run) -> list[Line]:
         say(f"host decode, {name}")
         found[name] = run(name) | {"load": os.getloadavg()[0]}
         wall, processor, peak = (found[name][key] for key in ("wall_s", "processor_s", "peak_bytes"))
-        say(f"{wall:.1f} s, processor {processor:.1f} s, peak {_gib(peak)}, load {found[name]['load']:.1f}")
+        say(f"{wall:.1f} s, processor {processor:.1f} s, peak {gib(peak)}, load {found[name]['load']:.1f}")
     peer = found["diffusers"]
 
     def line(what: str, name: str, goal: float, more: str = "") -> Line:
@@ -533,7 +362,7 @@ def _host(plan: Plan, run: Run) -> list[Line]:
     encoding = named(ports(onnx.load(plan.quantised("later")))[1], FRAMES).encoding
     reference = _shown(frames["fp32"])
     exact, fused = (psnr_db(_shown(encoding.dequantise(frames[n])), reference) for n in ("int8", "int8-fused"))
-    peaks = ", ".join(f"{name} {_gib(found[name]['peak_bytes'])}" for name in HOST)
+    peaks = ", ".join(f"{name} {gib(found[name]['peak_bytes'])}" for name in HOST)
     return [
         line("diffusers ÷ FP32 graphs", "fp32", 1.0, f"; frames differ by {difference:.1e} at most"),
         line("diffusers ÷ INT8 graphs, every node as written", "int8", 1.5, f"; these multiply in FP32, and {_vnni()}"),
@@ -548,7 +377,7 @@ def _host(plan: Plan, run: Run) -> list[Line]:
         ),
         Line(
             "peak memory of a host decode, FP32 graphs",
-            _gib(found["fp32"]["peak_bytes"]),
+            gib(found["fp32"]["peak_bytes"]),
             "none",
             True,
             f"VmHWM: {peaks}",
@@ -571,14 +400,6 @@ def _shown(frames: Float32Array) -> Float32Array:
 
 def _behind_floats(graphs: Graphs) -> Graphs:
     return Graphs(tuple(map(float_ports, graphs.first)), tuple(map(float_ports, graphs.later)))
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.2f} GiB"
-
-
-def _mb(size: int) -> str:
-    return f"{size / 1e6:.1f} MB"
 
 
 if __name__ == "__main__":
