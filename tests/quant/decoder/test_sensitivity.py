@@ -74,8 +74,7 @@ def rounded(model: onnx.ModelProto, computed: set[str], given: set[str], encodin
     return out
 
 
-@pytest.mark.parametrize("groups", [None, STAGES])
-@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize(("jobs", "groups"), [(1, None), (3, STAGES)])
 def test_the_noise_is_that_of_whole_graphs_with_one_group_rounded(groups: list[list[str]] | None, jobs: int) -> None:
     """Over three frames, so that caches are carried from `first` to `later` and from `later` to `later`."""
     whole, latents = float_graphs(groups=groups), [clip(10), clip(11)]
