@@ -131,7 +131,7 @@ def _checked(parts: DecoderParts, quantised: Quantised, vae: Path, making: _Maki
         emulated = tuple(emulate_graphs(graphs, quantised.probe, backends.qnn_options(config), making.progress))
         _require_passed(emulated, "the x86 emulator of the NPU")
         checks += ("emulator",)
-    if config.aihub_profile:
+    if config.aihub_profile and config.decoder_backend == "aihub":  # a file may hold more than one needs
         folder = next(iter(parts.files.values())).parent
         options, state = backends.hosted_options(config), backends.state_of(folder.parent)
         on_phone = run_on_phone(entry, folder, quantised.probe, options, state, making.progress, making.say)
