@@ -83,8 +83,8 @@ def command(
     allow_geometry: bool,
     vae: Path | None,
     latents: Path | None,
-    decoder_minutes: float | None,
-    decoder_memory_gib: float | None,
+    decoder_minutes: float,
+    decoder_memory_gib: float,
     prompts_limit: int | None,
     seeds: str,
     device: str,
@@ -139,8 +139,8 @@ def command(
             prepared = decide(replace(prepared.request, activations=found.scales), prepared.checkpoint)
         if vae is not None and not dry_run:
             source = latents if latents is not None else (found.latents if found is not None else None)
-            assert source is not None  # noqa: S101 - _check_decoder saw to it
-            limits = {"minutes": decoder_minutes, "memory_gib": decoder_memory_gib}
+            assert source is not None  # noqa: S101 - check_decoder_options saw to it
+            limits = (decoder_minutes, decoder_memory_gib)
             made = built_decoder(prepared, vae, source, limits, quiet=quiet or as_json)
             prepared = decide(replace(prepared.request, decoder=made.parts), prepared.checkpoint)
         if dry_run:

@@ -19,10 +19,15 @@ from hvdc.pipeline.prepare import Prepared
 if TYPE_CHECKING:  # it imports ONNX
     from hvdc.pipeline.decoder_build import BuiltDecoder
 
+DEFAULT_MINUTES, DEFAULT_MEMORY_GIB = 120, 8
+"""Of one compilation. The full-size decoder takes a minute at optimisation level 1, up to ten at level 3, and 4 GiB."""
+
 BACKEND_HELP = "Who compiles it: qnn (this machine), aihub (Qualcomm), onnx (nobody).  [default: qnn]"
-MINUTES_HELP = "Stop the decoder's compiler after so long.  [default: 120]"
-MEMORY_HELP = "Stop it when it takes more memory.  [default: 8]"
+MINUTES_HELP = "Stop the decoder's compiler after so long."
+MEMORY_HELP = "Stop it when it takes more memory."
 EMULATE_HELP = "Check the decoder on the x86 emulator of the NPU."
+
+ABOVE_ZERO = click.FloatRange(0, min_open=True)
 
 OPTIONS = (
     click.option("--vae", type=click.Path(path_type=Path), help="Compile the decoder of this Wan 2.1 VAE in too."),
@@ -31,8 +36,10 @@ OPTIONS = (
     ),
     click.option("--decoder-backend", type=click.Choice(get_args(DecoderBackend)), help=BACKEND_HELP),
     click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]"),
-    click.option("--decoder-minutes", type=click.FloatRange(0, min_open=True), help=MINUTES_HELP),
-    click.option("--decoder-memory-gib", type=click.FloatRange(0, min_open=True), help=MEMORY_HELP),
+    click.option("--decoder-minutes", type=ABOVE_ZERO, default=DEFAULT_MINUTES, show_default=True, help=MINUTES_HELP),
+    click.option(
+        "--decoder-memory-gib", type=ABOVE_ZERO, default=DEFAULT_MEMORY_GIB, show_default=True, help=MEMORY_HELP
+    ),
     click.option("--emulate", "decoder_emulate", is_flag=True, default=None, help=EMULATE_HELP),
     click.option(
         "--aihub-profile", is_flag=True, default=None, help="With backend aihub: run it on a hosted phone too."
@@ -78,11 +85,9 @@ def check_decoder_options(
 
     require_backend(config.decoder_backend)
     if config.decoder_emulate:
-        from hvdc.pipeline.decoder_checks import why_not_read
+        from hvdc.pipeline.decoder_checks import require_libraries
 
-        if why := why_not_read():
-            fix = "leave --emulate out, or compile on x86-64 Linux with pip install 'hvdc[qnn]'"
-            raise UsageError("the emulator is not available on this machine", where="--emulate", found=why, fix=fix)
+        require_libraries()
     if latents is None and prompts is None:
         raise UsageError(
             "the decoder is quantised by latents of the model's own clips, and none were given",
@@ -109,16 +114,16 @@ def with_provenance(prepared: Prepared, latents: Path, *, quiet: bool) -> Prepar
 
 
 def built_decoder(
-    prepared: Prepared, vae: Path, latents: Path, limits: dict[str, float | None], *, quiet: bool
+    prepared: Prepared, vae: Path, latents: Path, limits: tuple[float, float], *, quiet: bool
 ) -> BuiltDecoder:
+    """``limits``: minutes and GiB of memory, of one run of the compiler."""
     from hvdc.pipeline import decoder_backends
     from hvdc.pipeline.decoder_build import build_decoder
 
     try:
         return build_decoder(
             vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels,
-            decoder_backends.limits(**{name: value for name, value in limits.items() if value is not None}),
-            progress_for(quiet=quiet), say_for(quiet=quiet),
+            decoder_backends.limits(*limits), progress_for(quiet=quiet), say_for(quiet=quiet),
         )  # fmt: skip
     except KeyboardInterrupt as stop:
         raise StoppedError(

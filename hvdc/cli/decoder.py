@@ -14,7 +14,7 @@ from hvdc.cli.output import out, table
 from hvdc.pipeline.progress import Progress
 
 if TYPE_CHECKING:  # it imports ONNX
-    from hvdc.pipeline.decoder_checks import Emulated
+    from hvdc.pipeline.decoder_trials import Emulated
 
 FRAMES = "frames"
 """The output of a decoder's last graph."""

@@ -24,7 +24,7 @@ from hvdc.pipeline.activation_scales import stored_scales
 from hvdc.pipeline.artifact_plan import Role, TensorPlan
 from hvdc.pipeline.build import make_manifest, rescaled_tables, source_sha256, table_arrays
 from hvdc.pipeline.compare import manifest_differences
-from hvdc.pipeline.decoder_parts import parts_in
+from hvdc.pipeline.decoder_parts import DecoderParts, files_in
 from hvdc.pipeline.prepare import Prepared, Request, decide, open_configured, table_sources
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import pieces, value_hash
@@ -96,9 +96,10 @@ def compare(artifact: Artifact, checkpoint: Checkpoint, progress: Progress) -> C
         return Comparison((), tuple(findings))
     activations = stored_scales(artifact)
     entry = artifact.manifest.decoder
-    decoder = (
-        None if entry is None else parts_in(entry, artifact.path / "decoder")
-    )  # made from another source: as it is
+    decoder = None  # made from another source: as it is
+    if entry is not None:
+        hashes = {tensor.name: f.sha256 for f in artifact.manifest.files if f.kind == "decoder" for tensor in f.tensors}
+        decoder = DecoderParts(entry, files_in(entry, artifact.path / "decoder"), hashes)
     request = Request(None, None, config=artifact.manifest.configuration, activations=activations, decoder=decoder)
     prepared = decide(request, checkpoint)
     findings = list(_manifest(artifact, prepared))

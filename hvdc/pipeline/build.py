@@ -76,13 +76,9 @@ def build(prepared: Prepared, progress: Progress) -> Built:
                     where=str(request.checkpoint),
                     fix="run the command again when nothing writes to it any more",
                 )
-        except CheckpointError:
-            workspace.discard()
-            raise
-        sources = {name: value for entry in done for name, value in entry.sources.items()}
-        sha256 = source_sha256(prepared.checkpoint, sources)
-        _require_own_calibration(request, sha256, workspace)
-        try:
+            sources = {name: value for entry in done for name, value in entry.sources.items()}
+            sha256 = source_sha256(prepared.checkpoint, sources)
+            _require_own_calibration(request, sha256)
             require_own_weights(request.latents, sha256, "--latents")
         except CheckpointError:
             workspace.discard()
@@ -96,12 +92,11 @@ def build(prepared: Prepared, progress: Progress) -> Built:
     return Built(request.output, manifest, resumed)
 
 
-def _require_own_calibration(request: Request, tensors_sha256: str, workspace: Workspace) -> None:
+def _require_own_calibration(request: Request, tensors_sha256: str) -> None:
     """Scales of other weights are wrong without looking wrong. Raises CheckpointError."""
     held = None if request.activations is None else request.activations.tensors_sha256
     if held in (None, tensors_sha256):
         return
-    workspace.discard()
     raise CheckpointError(
         "the calibration is of another checkpoint: sizes agree, weights do not",
         where=str(request.checkpoint),

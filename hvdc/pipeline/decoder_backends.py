@@ -24,14 +24,11 @@ from hvdc.targets import load_target
 
 Say = Callable[[str], None]
 
-DEFAULT_MINUTES, DEFAULT_MEMORY_GIB = 120, 8
-"""Of one compilation. The full-size decoder takes a minute at optimisation level 1, some ten at level 3, and 4 GiB."""
-
 _RAISE = {"time": "--decoder-minutes", "memory": "--decoder-memory-gib"}
 
 
-def limits(minutes: float = DEFAULT_MINUTES, memory_gib: float = DEFAULT_MEMORY_GIB) -> Limits:
-    """What one process of the compiler may use. Raises QnnError for nothing."""
+def limits(minutes: float, memory_gib: float) -> Limits:
+    """What one process of the compiler may use. Raises QnnError for what is not above zero."""
     return Limits(seconds=60 * minutes, memory_bytes=int(memory_gib * GIB))
 
 

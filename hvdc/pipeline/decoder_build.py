@@ -92,14 +92,13 @@ def build_decoder(
         for line in decoder.lines():
             say(line)
         _require_fitting(decoder, video, channels, vae)
-        tools = json.dumps(backends.identity(config), sort_keys=True)
-        planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
+        planner = _planner(decoder, config, video)
         given = read_latents(latents, decoder.geometry.z_dim).values
         identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given)}
         making = _Making(decoder, config, identity, limits, progress, say)
         quantised = _quantised(making, given)
         parts = planner.first_that_compiles(lambda attempt: _built(making, quantised, attempt, planner), say)
-    return _checked(parts, quantised, vae, making)
+        return _checked(parts, quantised, making)
 
 
 def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: Video, channels: int) -> str:
@@ -108,8 +107,7 @@ def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: 
     with open_decoder(vae) as decoder:
         _require_fitting(decoder, video, channels, vae)
         require_moving(video.latent[0] if latents is None else read_latents(latents, channels).values.shape[2])
-        tools = json.dumps(backends.identity(config), sort_keys=True)
-        planner = TilePlanner(decoder.geometry, video.latent[1:], config, tools)
+        planner = _planner(decoder, config, video)
         first = next(planner.attempts(), None)
         if first is None:
             return "no tile fits the compiler's memory: all were refused before"
@@ -117,7 +115,12 @@ def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: 
         return f"to be compiled by {config.decoder_backend}: {first.text}, about {memory:,.0f} MiB of graph memory"
 
 
-def _checked(parts: DecoderParts, quantised: Quantised, vae: Path, making: _Making) -> BuiltDecoder:
+def _planner(decoder: DecoderCheckpoint, config: CompileConfig, video: Video) -> TilePlanner:
+    tools = json.dumps(backends.identity(config), sort_keys=True)
+    return TilePlanner(decoder.geometry, video.latent[1:], config, tools)
+
+
+def _checked(parts: DecoderParts, quantised: Quantised, making: _Making) -> BuiltDecoder:
     """What was asked for beyond reading binaries back. It is done each time, and never kept with the graphs.
 
     Raises HvdcError where something is out of bounds, QnnError, AiHubError.
@@ -127,7 +130,7 @@ def _checked(parts: DecoderParts, quantised: Quantised, vae: Path, making: _Maki
     on_phone: OnPhone | None = None
     checks: tuple[Check, ...] = ()
     if config.decoder_emulate:
-        graphs = small_graphs(entry, quantised.encodings, vae)
+        graphs = small_graphs(entry, quantised.encodings, making.decoder)
         emulated = tuple(emulate_graphs(graphs, quantised.probe, backends.qnn_options(config), making.progress))
         _require_passed(emulated, "the x86 emulator of the NPU")
         checks += ("emulator",)

@@ -20,6 +20,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, shape_inference
 
+from exporters.decoder.checkpoint import DecoderCheckpoint
 from exporters.decoder.graphs import stage_graphs
 from exporters.qnn.available import toolchain, why_not
 from exporters.qnn.emulate import Runs, run_graph
@@ -34,27 +35,12 @@ from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_encodings import OBSERVED_SIDE, Float32Array, Quantised, open_same
 from hvdc.pipeline.decoder_graphs import port_text, read_graph, read_graphs, tensor_text
 from hvdc.pipeline.decoder_operators import single_operators
-from hvdc.pipeline.decoder_trials import (
-    FRAMES_PSNR_DB,
-    GRAPH_LSB,
-    Emulated,
-    Trial,
-    compared,
-    graph_trials,
-    operator_trials,
-    run_variants,
-    written,
-)
+from hvdc.pipeline.decoder_trials import Emulated, Trial, compared, graph_trials, operator_trials, written
 from hvdc.pipeline.progress import Progress
 from quant.decoder.encodings import CODES, Encodings
 from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import VARIANTS, Graphs, Key
 from quant.decoder.qdq import quantise
-
-__all__ = [
-    "FRAMES_PSNR_DB", "GRAPH_LSB", "Emulated", "emulate", "emulate_graphs", "emulation_findings", "metadata_findings",
-    "port_findings", "read_encodings", "require_emulator", "run_variants", "small_graphs", "why_not_read",
-]  # fmt: skip
 
 LARGEST_EMULATED_SIDE = OBSERVED_SIDE
 """Latent pixels of a tile, each way, that the emulator runs in a minute with a small decoder; the probe has so many."""
@@ -155,17 +141,22 @@ def _of_tensor(tensor: TensorInfo) -> str:
     return tensor_text(tensor.name, dtype, tensor.dims, tensor.scale, -(tensor.offset or 0))
 
 
+def require_libraries() -> None:
+    """What the emulator is part of. Raises UsageError."""
+    if why := why_not_read():
+        raise UsageError(
+            "the emulator is not available on this machine", found=why,
+            fix="pip install 'hvdc[qnn]' on x86-64 Linux, or leave --emulate out: all else is checked without it",
+        )  # fmt: skip
+
+
 def require_emulator(artifact: Artifact, vae: Path | None) -> None:
     """Before anything takes long. Raises UsageError: no decoder, no QNN libraries that load, or a tile that is too
     large while ``vae`` is not given."""
     entry = artifact.manifest.decoder
     if entry is None:
         raise UsageError("the artifact holds no decoder to emulate", where=str(artifact.path))
-    if why := why_not_read():
-        raise UsageError(
-            "the emulator is not available on this machine", found=why,
-            fix="pip install 'hvdc[qnn]' on x86-64 Linux, or leave --emulate out: all else is checked without it",
-        )  # fmt: skip
+    require_libraries()
     if vae is None and max(entry.tiles.rows, entry.tiles.columns) > LARGEST_EMULATED_SIDE:
         raise UsageError(
             "the artifact's graphs are too large for the emulator", where=str(artifact.path),
@@ -188,7 +179,11 @@ def emulate(artifact: Artifact, vae: Path | None, progress: Progress) -> list[Em
     assert entry is not None  # noqa: S101 - it was required
     quantised = read_encodings(artifact, entry)
     try:
-        graphs = read_graphs(entry, artifact.opaque) if vae is None else small_graphs(entry, quantised.encodings, vae)
+        if vae is None:
+            graphs = read_graphs(entry, artifact.opaque)
+        else:
+            with open_same(vae, entry.vae_sha256) as decoder:
+                graphs = small_graphs(entry, quantised.encodings, decoder)
     except DecoderQuantError as error:
         raise _finding(entry.encodings, "the encodings of all tensors", error) from error
     return emulate_graphs(graphs, quantised.probe, _options(entry), progress)
@@ -280,23 +275,18 @@ def _options(entry: Decoder) -> QnnOptions:
     return QnnOptions(binary.soc, binary.arch, graph.vtcm_bytes >> 20, graph.optimization)
 
 
-def small_graphs(entry: Decoder, encodings: Encodings, vae: Path) -> Graphs:
+def small_graphs(entry: Decoder, encodings: Encodings, decoder: DecoderCheckpoint) -> Graphs:
     """The graphs of an entry with tiles of 4 × 4 latent pixels, in the same stages and with the same integers.
 
-    Raises:
-        HvdcError: ``vae`` is another autoencoder than the entry's. CheckpointError: it cannot be read.
-        DecoderQuantError: a tensor without an encoding.
+    ``decoder`` is the entry's. Raises DecoderQuantError: a tensor without an encoding.
     """
-    with open_same(vae, entry.vae_sha256) as decoder:
-        floats = [
-            tuple(
-                graph.model()
-                for graph in stage_graphs(
-                    decoder, v, EMULATED_SIDE, EMULATED_SIDE, [g.stages for g in entry.variant(v)]
-                )
-            )
-            for v in VARIANTS
-        ]
+    floats = [
+        tuple(
+            graph.model()
+            for graph in stage_graphs(decoder, v, EMULATED_SIDE, EMULATED_SIDE, [g.stages for g in entry.variant(v)])
+        )
+        for v in VARIANTS
+    ]
     return quantise(Graphs(*floats), encodings)
 
 

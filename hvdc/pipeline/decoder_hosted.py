@@ -6,7 +6,6 @@ bounds of what they give, are those of whole graphs on the emulator: `hvdc.pipel
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from hvdc.artifact.decoder import Binary, Check, Decoder
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_encodings import Float32Array
 from hvdc.pipeline.decoder_graphs import read_graphs
-from hvdc.pipeline.decoder_parts import parts_in
+from hvdc.pipeline.decoder_parts import file_sha256, files_in
 from hvdc.pipeline.decoder_trials import Emulated, Trial, compared, graph_trials
 from hvdc.pipeline.progress import Progress
 from quant.decoder.graph import VARIANTS
@@ -103,7 +102,7 @@ def run_on_phone(
         AiHubError: as `compile_graphs`, or the phone returned other outputs than the graph has.
         QnnError: the reference cannot be computed. OSError: a file is missing.
     """
-    files = parts_in(entry, folder).files
+    files = files_in(entry, folder)
     kept = [kept_binary(binary, files[binary.binary], accept) for binary in entry.binaries]
     if not kept:
         raise UsageError(
@@ -134,12 +133,10 @@ def run_on_phone(
 
 def kept_binary(binary: Binary, path: Path, accept: Accept = check.is_binary) -> KeptBinary:
     """A binary that an entry describes, to be uploaded; it is read where that is possible. Raises AiHubError."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     metadata = accept(path, str(path))
     infos = {info.name: info for info in metadata.graphs} if metadata is not None else {}
     graphs = (AiHubGraph(one.graph, one.name_in_binary, infos.get(one.name_in_binary)) for one in binary.graphs)
-    return KeptBinary(path, sha256, tuple(graphs))
+    return KeptBinary(path, file_sha256(path), tuple(graphs))
 
 
 def _compared(trial: Trial, found: Inference) -> list[Emulated]:

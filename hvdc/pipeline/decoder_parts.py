@@ -35,8 +35,13 @@ class DecoderParts:
 
 def parts_in(entry: Decoder, folder: Path) -> DecoderParts:
     """The decoder whose files lie in a folder, as they are now. Raises OSError where one is missing."""
-    files = {name: folder / file_name(name) for name in entry.tensors()}
+    files = files_in(entry, folder)
     return DecoderParts(entry, files, {name: file_sha256(path) for name, path in files.items()})
+
+
+def files_in(entry: Decoder, folder: Path) -> dict[str, Path]:
+    """Where the files of a decoder lie in a folder, by their tensors; nothing is read."""
+    return {name: folder / file_name(name) for name in entry.tensors()}
 
 
 def file_sha256(path: Path) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,6 @@ from quant.decoder.qdq import serialised
 from quant.frames import psnr_db
 
 Codes = npt.NDArray[np.generic]
-
-Run = Callable[[onnx.ModelProto, dict[str, Codes]], dict[str, Codes]]
-"""A machine: a quantised graph and its inputs by name -> all of its outputs."""
 
 REFERENCE_LIMITS = Limits(seconds=2 * 3600, memory_bytes=32 * GIB)
 """Of the exact reference of one graph: it keeps whole feature maps in float32, and takes minutes in full size."""
@@ -105,27 +102,6 @@ class Trial:
     model: onnx.ModelProto
     inputs: dict[str, Codes]
     due: dict[str, Codes]
-
-
-def run_variants(
-    graphs: Graphs,
-    probe: Float32Array,
-    run: Run,
-    done: Callable[[str], None] = lambda what: None,
-    limits: Limits = REFERENCE_LIMITS,
-) -> list[Emulated]:
-    """Whole graphs on another machine, ``run``, one after the other, against the exact reference and by its bounds.
-
-    What they get: see `graph_trials`. ``limits`` are the reference's. ``done`` is told what was compared.
-
-    Raises:
-        QnnError: the reference cannot be computed, or ``run`` gives other outputs than the graph has.
-    """
-    rows = []
-    for trial in graph_trials(graphs, probe, limits):
-        rows += compared(trial, run(trial.model, trial.inputs))
-        done(trial.what)
-    return rows
 
 
 def graph_trials(graphs: Graphs, probe: Float32Array, limits: Limits = REFERENCE_LIMITS) -> Iterator[Trial]:

@@ -284,8 +284,8 @@ def test_a_hosted_phone_is_asked_each_time_and_never_by_the_cache(
         return OnPhone((), compared)
 
     def as_if(*arguments: Any) -> Any:
-        config = arguments[3].config.model_copy(update={"aihub_profile": True, "decoder_backend": "aihub"})
-        return real(*arguments[:3], replace(arguments[3], config=config))
+        config = arguments[2].config.model_copy(update={"aihub_profile": True, "decoder_backend": "aihub"})
+        return real(*arguments[:2], replace(arguments[2], config=config))
 
     real = decoder_build._checked
     monkeypatch.setattr(decoder_build, "run_on_phone", on_phone)

@@ -23,10 +23,10 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline import decoder_checks, decoder_trials
-from hvdc.pipeline.decoder_checks import Emulated, emulation_findings, read_encodings, run_variants
+from hvdc.pipeline.decoder_checks import emulation_findings, read_encodings
 from hvdc.pipeline.decoder_encodings import Quantised
 from hvdc.pipeline.decoder_operators import DEQUANTISE, QUANTISE, single_operators
-from hvdc.pipeline.decoder_trials import graph_trials, noise
+from hvdc.pipeline.decoder_trials import Emulated, compared, graph_trials, noise
 from quant.decoder.encodings import Encoding, shares
 from quant.decoder.graph import LATENT, MOVES, Graphs
 from quant.decoder.ports import Port, named, ports
@@ -438,9 +438,10 @@ def test_each_graph_is_run_on_what_the_reference_of_the_one_before_wrote(graphs:
         ran.append(model.graph.name)
         return {n: codes ^ 1 for n, codes in due.items()} if model.graph.name == "decoder_first" else due
 
-    probe, ran, told = np.ones((16, 2, 6, 8), np.float32), [], []
-    trials = list(graph_trials(graphs, probe))
-    rows = run_variants(graphs, probe, run, told.append)
+    ran: list[str] = []
+    trials = list(graph_trials(graphs, np.ones((16, 2, 6, 8), np.float32)))
+    rows = [row for trial in trials for row in compared(trial, run(trial.model, trial.inputs))]
+    told = [trial.what for trial in trials]
     assert ran == ["decoder_first", "decoder_later"]
     assert told == ["graph decoder_first", "graph decoder_later"]
     assert {row.max_lsb > 0 for row in rows if row.what == told[0]} == {True}
@@ -450,7 +451,7 @@ def test_each_graph_is_run_on_what_the_reference_of_the_one_before_wrote(graphs:
 
 def test_outputs_of_another_shape_are_no_comparison(graphs: Graphs) -> None:
     with pytest.raises(QnnError, match="other outputs"):
-        run_variants(graphs, np.zeros((16, 2, 6, 8), np.float32), lambda model, inputs: {})
+        compared(next(graph_trials(graphs, np.zeros((16, 2, 6, 8), np.float32))), {})
 
 
 # --- Qualcomm's own ----------------------------------------------------------------------------------------------
