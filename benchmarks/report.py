@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from hvdc import __version__
+from hvdc.pipeline.machine import memory_bytes
 
 TITLE = (
     "# Benchmarks\n\nEvery figure here is the output of the command named above it. Ratios compare within one run.\n"
@@ -46,7 +47,7 @@ def machine(libraries: tuple[str, ...]) -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists() and (found := re.search(r"^model name\s*:\s*(.+)$", cpuinfo.read_text(), re.MULTILINE)):
         model = found.group(1)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    memory = memory_bytes() / (1 << 30)
     versions = ", ".join(f"{name} {_version(name)}" for name in libraries)
     cores = len(os.sched_getaffinity(0))
     return f"{model}, {cores} cores, {memory:.0f} GiB; Python {platform.python_version()}, {versions}"

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from hvdc.pipeline.machine import memory_bytes
+
 Status = Literal["ok", "missing", "error"]
 
 OWN_PACKAGES = ("hvdc", "exporters", "quant", "layouts", "device_runtime")
@@ -148,7 +150,7 @@ def _programs() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    total = memory_bytes()
     return Check("memory", "ok", f"{total / (1 << 30):.1f} GiB, {len(os.sched_getaffinity(0))} cores usable")
 
 

@@ -23,8 +23,10 @@ FRAMES, ROWS, COLUMNS = 2, 6, 8
 CLIP = ("--frames", 5, "--height", 48, "--width", 64)
 SETTINGS = (*CLIP, "--lora-alpha", 8, "--set", "text_tokens=6")
 """For the model of `tests.calibrations`."""
-QUICK = ("--set", "decoder_optimization=1", "--set", "decoder_budget=0.9")
-"""Compiled fast; and 16 bits nearly everywhere, for weights of noise amplify every rounding."""
+WIDE = ("--set", "decoder_budget=0.9")
+"""16 bits nearly everywhere, for weights of noise amplify every rounding."""
+QUICK = ("--set", "decoder_optimization=1")
+"""Compiled fast."""
 TILED = "4x6"
 """A tile of which a latent has two by two."""
 
@@ -70,9 +72,11 @@ def write_latents(path: Path, values: Float32Array) -> Path:
     return path
 
 
-def compile_decoder(checkpoint: Path, output: Path, *more: object, backend: str = "onnx") -> Result:
+def compile_decoder(checkpoint: Path, output: Path, *more: object, backend: str | None = "onnx") -> Result:
     """``hvdc compile`` with the small clip's settings; whatever it says is meant for people."""
-    done = hvdc("compile", checkpoint, "-o", output, *SETTINGS, *QUICK, "--decoder-backend", backend, *more)
+    quick = () if backend == "onnx" else QUICK
+    compiler = () if backend is None else ("--decoder-backend", backend, *WIDE, *quick)
+    done = hvdc("compile", checkpoint, "-o", output, *SETTINGS, *compiler, *more)
     assert "Traceback" not in done.err
     assert "unexpected" not in done.err
     return done

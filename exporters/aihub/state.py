@@ -1,17 +1,20 @@
 """What was submitted, in a JSON file, so that a second run goes on with it. It has not run against the real service.
 
 The file holds runs by a key of everything that decides the result. A job is noted before it is submitted and its id
-after: of a job whose answer was lost, the name is known. Two runs at once with one file may submit a job twice.
+after: of a job whose answer was lost, the name is known. Runs may share a file: each change reads, changes and writes
+it while nobody else does. Two runs of the same thing at once may submit a job twice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,11 +73,28 @@ class Run:
         self._change("uploads", slot, model_id or None)
 
     def _change(self, kind: str, slot: str, value: Any) -> None:
-        content = self._read()
-        mine = self._mine(content)
-        mine[kind] = {k: v for k, v in mine[kind].items() if k != slot} | ({slot: value} if value is not None else {})
-        content["runs"][self.key] = mine
-        self._write(content)
+        with self._alone():
+            content = self._read()
+            mine = self._mine(content)
+            kept = {k: v for k, v in mine[kind].items() if k != slot}
+            mine[kind] = kept | ({slot: value} if value is not None else {})
+            content["runs"][self.key] = mine
+            self._write(content)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Other processes wait. The lock file stays: removing it would let two hold different ones."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.with_name(f"{self.path.name}.lock").open("w") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX)
+                except OSError as error:  # a file system without locks: each write is whole all the same
+                    if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL):
+                        raise
+                yield
+        except OSError as error:
+            raise self._unusable("cannot be written", error) from error
 
     def _mine(self, content: dict[str, Any]) -> dict[str, Any]:
         run: dict[str, Any] = content["runs"].get(self.key, {"about": self._about, "jobs": {}, "uploads": {}})
@@ -106,7 +126,6 @@ class Run:
 
     def _write(self, content: dict[str, Any]) -> None:
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
             handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
             try:
                 with os.fdopen(handle, "w", encoding="utf-8") as file:

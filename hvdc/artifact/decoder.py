@@ -80,7 +80,8 @@ class Binary(Model):
     """Its graphs store equal weights once; the x86 emulator cannot load such a binary."""
     graphs: Annotated[tuple[BinaryGraph, ...], Field(min_length=1)]
     predicted_graph_bytes: Bytes
-    """Memory that its largest graph was predicted to need of what the compiler grants one."""
+    """Memory that its largest graph was predicted to need of what the compiler grants one. That a context of several
+    graphs needs no more is assumed, not measured."""
     reproducible: bool = False
     """Compiling again on the same machine gives these bytes."""
     checks: tuple[Check, ...]

@@ -13,14 +13,15 @@ import click
 from hvdc.artifact.calibration import Calibration, CalibrationDType
 from hvdc.cli.activations import activations_facts, activations_line, many
 from hvdc.cli.compile_decoder import (
+    PlannedDecoder,
     built_decoder,
     check_decoder_options,
     checked_facts,
     decoder_options,
-    decoder_plan,
+    with_planned_decoder,
     with_provenance,
 )
-from hvdc.cli.decoder import WITHOUT, DecoderChecks, decoder_facts, decoder_line
+from hvdc.cli.decoder import DecoderChecks, decoder_facts, decoder_line
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, progress_for, table
 from hvdc.cli.shared_options import (
     dtype_option,
@@ -123,7 +124,7 @@ def command(
         made: BuiltDecoder | None = None
         if latents is not None:
             prepared = with_provenance(prepared, latents, quiet=quiet or as_json)
-        decoder = WITHOUT if vae is None else decoder_plan(prepared, vae, latents)
+        prepared, decoder = with_planned_decoder(prepared, vae, latents)
         if calibration is not None or prompts is not None or config.smooth is not None:
             choice = {
                 "file": calibration,
@@ -145,7 +146,7 @@ def command(
             prepared = decide(replace(prepared.request, decoder=made.parts), prepared.checkpoint)
         if dry_run:
             if as_json:
-                print_json(plan_facts(prepared, found) | {"decoder_plan": decoder})
+                print_json(plan_facts(prepared, found) | decoder.facts())
             else:
                 _print_plan(prepared, found, decoder)
             return
@@ -279,7 +280,7 @@ def _print_notes(prepared: Prepared) -> None:
         click.echo(line, err=True)
 
 
-def _print_plan(prepared: Prepared, found: Activations | None, decoder: str) -> None:
+def _print_plan(prepared: Prepared, found: Activations | None, decoder: PlannedDecoder) -> None:
     """The dry run."""
     _print_notes(prepared)
     plan, g, video = prepared.plan, prepared.geometry, prepared.video
@@ -291,16 +292,18 @@ def _print_plan(prepared: Prepared, found: Activations | None, decoder: str) -> 
     console.print(f"video     {video.frames} frames of {video.width} × {video.height}: {video.tokens:,} tokens")
     console.print("steps     " + ", ".join(f"{s.timestep:g} {s.expert}" for s in prepared.steps))
     console.print(f"activations  {_activations_line(prepared, found)}")
-    console.print(f"decoder   {decoder}")
+    console.print(f"decoder   {decoder.text}")
     _print_calibration(found)
     kinds: dict[str, list[int]] = {}
     for file in plan.files:
         kinds.setdefault(file.kind, []).append(file.region.bytes)
     console.print()
-    table(
-        "Files", ("kind", ">files", ">largest MiB", ">MiB", ">bytes"),
-        [(kind, len(sizes), mib(max(sizes)), mib(sum(sizes)), f"{sum(sizes):,}") for kind, sizes in kinds.items()],
-    )  # fmt: skip
+    rows: list[tuple[object, ...]] = [
+        (kind, len(sizes), mib(max(sizes)), mib(sum(sizes)), f"{sum(sizes):,}") for kind, sizes in kinds.items()
+    ]
+    if decoder.files_bytes:
+        rows.append(("decoder, about", "", "", mib(decoder.files_bytes), ""))
+    table("Files", ("kind", ">files", ">largest MiB", ">MiB", ">bytes"), rows)
     console.print()
     print_totals(plan.totals())
     console.print()
@@ -313,6 +316,7 @@ def _print_plan(prepared: Prepared, found: Activations | None, decoder: str) -> 
     console.print(f"disk      {mib(prepared.needs.disk_bytes)} MiB needed, with a reserve")
     console.print(
         f"memory    about {mib(prepared.needs.memory_bytes)} MiB at the peak, with {prepared.request.jobs} jobs"
+        + ("" if not decoder.files_bytes else "; the decoder's measuring and compiler, which run before, not counted")
     )
 
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from hvdc.cli.decoder import WITHOUT
 from hvdc.cli.output import progress_for
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.config import CompileConfig, DecoderBackend
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import manifest_steps
-from hvdc.pipeline.prepare import Prepared
+from hvdc.pipeline.machine import free_memory_bytes
+from hvdc.pipeline.prepare import Prepared, with_decoder_bytes
 
 if TYPE_CHECKING:  # it imports ONNX
     from hvdc.pipeline.decoder_build import BuiltDecoder
 
-DEFAULT_MINUTES, DEFAULT_MEMORY_GIB = 120, 8
+DEFAULT_MINUTES, MOST_MEMORY_GIB = 120, 8
 """Of one compilation. The full-size decoder takes a minute at optimisation level 1, up to ten at level 3, and 4 GiB."""
 
 BACKEND_HELP = "Who compiles it: qnn (this machine), aihub (Qualcomm), onnx (nobody).  [default: qnn]"
@@ -27,7 +30,27 @@ MINUTES_HELP = "Stop the decoder's compiler after so long."
 MEMORY_HELP = "Stop it when it takes more memory."
 EMULATE_HELP = "Check the decoder on the x86 emulator of the NPU."
 
-ABOVE_ZERO = click.FloatRange(0, min_open=True)
+
+class _AboveZero(click.FloatRange):
+    """A finite number above zero: click takes nan and inf for floats."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+ABOVE_ZERO = _AboveZero()
+
+
+def default_memory_gib() -> float:
+    """8 GiB, or what this machine has free: a compiler that takes more ends in the kernel's killing something."""
+    return min(MOST_MEMORY_GIB, round(free_memory_bytes() / 2**30, 1))
+
 
 OPTIONS = (
     click.option("--vae", type=click.Path(path_type=Path), help="Compile the decoder of this Wan 2.1 VAE in too."),
@@ -38,7 +61,11 @@ OPTIONS = (
     click.option("--decoder-tile", metavar="auto|RxC", help="Latent pixels of a tile.  [default: auto]"),
     click.option("--decoder-minutes", type=ABOVE_ZERO, default=DEFAULT_MINUTES, show_default=True, help=MINUTES_HELP),
     click.option(
-        "--decoder-memory-gib", type=ABOVE_ZERO, default=DEFAULT_MEMORY_GIB, show_default=True, help=MEMORY_HELP
+        "--decoder-memory-gib",
+        type=ABOVE_ZERO,
+        default=default_memory_gib,
+        show_default=f"{MOST_MEMORY_GIB}, or what is free",
+        help=MEMORY_HELP,
     ),
     click.option("--emulate", "decoder_emulate", is_flag=True, default=None, help=EMULATE_HELP),
     click.option(
@@ -81,6 +108,13 @@ def check_decoder_options(
             f"the decoder's backend {config.decoder_backend}, which compiles nothing here",
             "leave it out",
         )
+    if config.decoder_backend == "onnx" and not config.decoder_emulate:
+        of_compiler = ("decoder_optimization", "decoder_vtcm_mb", "decoder_share_weights")
+        refuse_without_effect(
+            [f"--set {key}" for key in of_compiler if key in keys],
+            "the decoder's backend onnx, which compiles nothing for the NPU",
+            "leave it out, or choose --decoder-backend qnn",
+        )
     from hvdc.pipeline.decoder_backends import require_backend
 
     require_backend(config.decoder_backend)
@@ -96,10 +130,28 @@ def check_decoder_options(
         )
 
 
-def decoder_plan(prepared: Prepared, vae: Path, latents: Path | None) -> str:
+@dataclass(frozen=True)
+class PlannedDecoder:
+    """``text``: what would be tried first. ``files_bytes``: estimated, of ONNX graphs and binaries."""
+
+    text: str = WITHOUT
+    files_bytes: int = 0
+
+    def facts(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {"decoder_plan": self.text, "decoder_files_bytes_estimated": self.files_bytes}
+
+
+def with_planned_decoder(prepared: Prepared, vae: Path | None, latents: Path | None) -> tuple[Prepared, PlannedDecoder]:
+    """What can be known of a decoder before it is made; its files count among what the build needs.
+
+    Raises as `plan_decoder`; HvdcError where the disk has no room for all."""
+    if vae is None:
+        return prepared, PlannedDecoder()
     from hvdc.pipeline.decoder_build import plan_decoder
 
-    return plan_decoder(vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels)
+    text, size = plan_decoder(vae, latents, prepared.config, prepared.video, prepared.geometry.out_channels)
+    return with_decoder_bytes(prepared, size), PlannedDecoder(text, size)
 
 
 def with_provenance(prepared: Prepared, latents: Path, *, quiet: bool) -> Prepared:

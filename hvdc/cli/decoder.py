@@ -56,6 +56,8 @@ class DecoderChecks:
     emulated: list[Emulated] = field(default_factory=list)
     not_read: str = ""
     not_emulated: str = ""
+    other_build: str = ""
+    """Of the emulator, where the binaries are of another build of the toolchain, as a sentence."""
 
     def facts(self) -> dict[str, Any]:
         """For `--json`."""
@@ -63,6 +65,7 @@ class DecoderChecks:
             "emulated": [row.to_json() for row in self.emulated],
             "binaries_not_read": self.not_read or None,
             "not_emulated": self.not_emulated or None,
+            "emulator_of_other_build": self.other_build or None,
         }
 
     def print_table(self) -> None:
@@ -73,6 +76,8 @@ class DecoderChecks:
             out().print(f"emulator  not run: {self.not_emulated}")
         if not self.emulated:
             return
+        if self.other_build:
+            out().print(f"emulator  {self.other_build}")
         shown = [row for row in self.emulated if row.is_operator or row.output == FRAMES]
         others = [row for row in self.emulated if row not in shown]
         rows = [
@@ -134,6 +139,7 @@ def check_decoder(
         try:
             found.emulated = emulate(artifact, vae, progress)
             checks["emulator"] = emulation_findings(found.emulated)
+            found.other_build = decoder_checks.other_build(entry)
         except ArtifactError as error:
             checks["emulator"] = [error]
     return found

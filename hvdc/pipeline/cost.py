@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 
 import torch
@@ -12,6 +11,7 @@ from exporters.model import ATTENTION_LINEARS, FFN_LINEARS, Geometry, canonical_
 from hvdc.artifact.calibration import CalibrationDType
 from hvdc.artifact.manifest import Video
 from hvdc.errors import HvdcError
+from hvdc.pipeline.machine import memory_bytes
 from hvdc.pipeline.prepare import tokens_of
 from hvdc.pipeline.ranks import Ranks
 
@@ -49,7 +49,7 @@ def check_memory(g: Geometry, video: Video, steps: int, dtype: CalibrationDType,
             raise out_of_memory(g, video, dtype, ranks.device)
         return []
     notes = []
-    have = _machine_memory()
+    have = memory_bytes()
     need = weight_bytes(g, dtype) + activation_bytes(g, video.tokens, dtype)
     if need > have:
         notes.append(f"this takes about {need / 2**30:.1f} GiB of memory, and the machine has {have / 2**30:.1f}")
@@ -82,7 +82,7 @@ def free_bytes(device: torch.device) -> int:
 
 def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: torch.device) -> HvdcError:
     """The message, with the largest clip that would fit into what is free."""
-    have = free_bytes(device) if device.type == "cuda" else _machine_memory()
+    have = free_bytes(device) if device.type == "cuda" else memory_bytes()
     fix = "use a machine with more memory"
     if device.type == "cuda":
         fix = f"use a GPU with more free memory{', or --dtype bf16' if dtype == 'fp32' else ''}"
@@ -99,10 +99,6 @@ def out_of_memory(g: Geometry, video: Video, dtype: CalibrationDType, device: to
         found=f"{have / 2**30:.1f} GiB {'free' if device.type == 'cuda' else 'in all'}",
         fix=fix,
     )
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _cpu_flops() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -113,8 +114,12 @@ def _local(
     try:
         made = local.compile_graphs(graphs, folder / file_name(tensor), options, limits)
     except QnnError as error:
+        for name, path in graphs:  # it is gone when the error is read
+            error.where = error.where.replace(f"graph {name!r}, {path}", f"graph {name}")
+        error.where = error.where.replace(f"{folder}{os.sep}", "")
         if option := _RAISE.get(error.stopped):
-            error.fix = f"raise {option}, or choose --set decoder_optimization=1 or a smaller --decoder-tile"
+            quicker = "" if options.optimization == 1 else "--set decoder_optimization=1 or "
+            error.fix = f"raise {option}, or choose {quicker}a smaller --decoder-tile"
         raise
     say(
         f"compiled in {made.seconds:.0f} s with {made.peak_rss_bytes / GIB:.2f} GiB: {made.size_bytes:,} bytes for "

@@ -30,7 +30,7 @@ from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError
 from hvdc.pipeline import decoder_backends as backends
 from hvdc.pipeline.cache import cache_folder, locked
-from hvdc.pipeline.decoder_checks import emulate_graphs, small_graphs
+from hvdc.pipeline.decoder_checks import emulate_graphs, emulated_graphs, other_build
 from hvdc.pipeline.decoder_encodings import Quantised, choose, measure_decoder, require_moving, vae_sha256
 from hvdc.pipeline.decoder_hosted import OnPhone, run_on_phone
 from hvdc.pipeline.decoder_measured import DAMAGED, Measured
@@ -38,6 +38,7 @@ from hvdc.pipeline.decoder_parts import ENCODINGS, DecoderParts, file_name, part
 from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
 from hvdc.pipeline.decoder_trials import Emulated
 from hvdc.pipeline.latents_file import Float32Array, latents_sha256, read_latents
+from hvdc.pipeline.prepare import require_room
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.workspace import write_durably
 from quant.decoder.graph import VARIANTS, Graphs
@@ -52,6 +53,9 @@ ENTRY, IDENTITY = "entry.json", "sha256"
 """Beside the files in a cached folder: the manifest's entry, and the identity of all that lies there."""
 LEFT_AFTER_S = 24 * 3600
 """Nobody works on graphs for so long: a folder that is older was left by a compile that was killed."""
+BINARY_BYTES_PER_WEIGHT = 1.6
+"""Of the full-size decoder's: 82.9 MB at optimisation level 1, 111.4 MB at level 3 (docs/BENCHMARKS.md), for 73.3
+million weights."""
 TOOLS = ("numpy", "onnx", "onnxruntime")
 """Another version of these may measure other ranges, or write a graph otherwise."""
 
@@ -93,6 +97,8 @@ def build_decoder(
             say(line)
         _require_fitting(decoder, video, channels, vae)
         planner = _planner(decoder, config, video)
+        cache = cache_folder("decoders")
+        require_room(cache, files_bytes(decoder, config), "the decoder's graphs", "set HVDC_CACHE_DIR")
         given = read_latents(latents, decoder.geometry.z_dim).values
         identity = {"vae": vae_sha256(decoder), "latents": latents_sha256(given)}
         making = _Making(decoder, config, identity, limits, progress, say)
@@ -101,18 +107,35 @@ def build_decoder(
         return _checked(parts, quantised, making)
 
 
-def plan_decoder(vae: Path, latents: Path | None, config: CompileConfig, video: Video, channels: int) -> str:
-    """What `build_decoder` would try first, in words; checks all that it would refuse at once. Raises as it does."""
+def plan_decoder(
+    vae: Path, latents: Path | None, config: CompileConfig, video: Video, channels: int
+) -> tuple[str, int]:
+    """What `build_decoder` would try first, in words, and about how many bytes its files take.
+
+    Checks all that it would refuse at once. Raises as it does.
+    """
     backends.require_backend(config.decoder_backend)
     with open_decoder(vae) as decoder:
         _require_fitting(decoder, video, channels, vae)
         require_moving(video.latent[0] if latents is None else read_latents(latents, channels).values.shape[2])
         planner = _planner(decoder, config, video)
+        size = files_bytes(decoder, config)
         first = next(planner.attempts(), None)
         if first is None:
-            return "no tile fits the compiler's memory: all were refused before"
+            return "no tile fits the compiler's memory: all were refused before", size
+        if config.decoder_backend == "onnx":
+            return f"ONNX graphs for a host, none compiled for the NPU: {first.text}", size
         memory = planner.loaded_bytes(first) / 2**20
-        return f"to be compiled by {config.decoder_backend}: {first.text}, about {memory:,.0f} MiB of graph memory"
+        text = f"to be compiled by {config.decoder_backend}: {first.text}, about {memory:,.0f} MiB of graph memory"
+        return text, size
+
+
+def files_bytes(decoder: DecoderCheckpoint, config: CompileConfig) -> int:
+    """About what ONNX graphs and binaries take: each variant holds all weights, in a byte each, and so does a binary
+    of each, or one where they share them."""
+    weights = sum(math.prod(tensor.shape) for tensor in decoder.weights.tensors.values())
+    binaries = 0 if config.decoder_backend == "onnx" else 1 if config.decoder_share_weights else len(VARIANTS)
+    return int(weights * (len(VARIANTS) + BINARY_BYTES_PER_WEIGHT * binaries))
 
 
 def _planner(decoder: DecoderCheckpoint, config: CompileConfig, video: Video) -> TilePlanner:
@@ -130,10 +153,15 @@ def _checked(parts: DecoderParts, quantised: Quantised, making: _Making) -> Buil
     on_phone: OnPhone | None = None
     checks: tuple[Check, ...] = ()
     if config.decoder_emulate:
-        graphs = small_graphs(entry, quantised.encodings, making.decoder)
+        graphs = emulated_graphs(
+            entry, quantised.encodings, making.decoder, lambda name: parts.files[name].read_bytes()
+        )
         emulated = tuple(emulate_graphs(graphs, quantised.probe, backends.qnn_options(config), making.progress))
         _require_passed(emulated, "the x86 emulator of the NPU")
-        checks += ("emulator",)
+        if other := other_build(entry):
+            making.say(f"the emulator {other}, and is not recorded as their check")
+        elif entry.binaries:
+            checks += ("emulator",)
     if config.aihub_profile and config.decoder_backend == "aihub":  # a file may hold more than one needs
         folder = next(iter(parts.files.values())).parent
         options, state = backends.hosted_options(config), backends.state_of(folder.parent)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from itertools import chain
 from pathlib import Path
@@ -150,6 +150,18 @@ def require_libraries() -> None:
         )  # fmt: skip
 
 
+def other_build(entry: Decoder | None) -> str:
+    """That an entry's binaries are of another build of the toolchain than the emulator, as a sentence; else ``""``.
+
+    Then it proves nothing about them. Raises QnnError where the libraries do not load.
+    """
+    if entry is None or not entry.binaries:
+        return ""
+    own = toolchain().build_id
+    others = sorted({binary.build_id for binary in entry.binaries} - {own})
+    return f"is of build {own}, the binaries of {', '.join(others)}: it says nothing about them" if others else ""
+
+
 def require_emulator(artifact: Artifact, vae: Path | None) -> None:
     """Before anything takes long. Raises UsageError: no decoder, no QNN libraries that load, or a tile that is too
     large while ``vae`` is not given."""
@@ -157,7 +169,7 @@ def require_emulator(artifact: Artifact, vae: Path | None) -> None:
     if entry is None:
         raise UsageError("the artifact holds no decoder to emulate", where=str(artifact.path))
     require_libraries()
-    if vae is None and max(entry.tiles.rows, entry.tiles.columns) > LARGEST_EMULATED_SIDE:
+    if vae is None and too_large(entry):
         raise UsageError(
             "the artifact's graphs are too large for the emulator", where=str(artifact.path),
             expected=f"at most {LARGEST_EMULATED_SIDE} latent pixels each way",
@@ -273,6 +285,19 @@ def _options(entry: Decoder) -> QnnOptions:
         return QnnOptions()
     binary, graph = entry.binaries[0], entry.binaries[0].graphs[0]
     return QnnOptions(binary.soc, binary.arch, graph.vtcm_bytes >> 20, graph.optimization)
+
+
+def emulated_graphs(
+    entry: Decoder, encodings: Encodings, decoder: DecoderCheckpoint, read: Callable[[str], bytes]
+) -> Graphs:
+    """What the emulator runs in proof of an entry: its own graphs, whose files ``read`` gives, or where those are too
+    large `small_graphs`."""
+    return small_graphs(entry, encodings, decoder) if too_large(entry) else read_graphs(entry, read)
+
+
+def too_large(entry: Decoder) -> bool:
+    """Whether the emulator would need too long for a tile."""
+    return max(entry.tiles.rows, entry.tiles.columns) > LARGEST_EMULATED_SIDE
 
 
 def small_graphs(entry: Decoder, encodings: Encodings, decoder: DecoderCheckpoint) -> Graphs:

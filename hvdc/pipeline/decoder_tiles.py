@@ -77,8 +77,8 @@ class TilePlanner:
     def loaded_bytes(self, attempt: Attempt) -> int:
         """Predicted memory of what must be loaded together to decode a later frame.
 
-        Graphs with shared weights are one context, and run one after another in memory that is planned for the largest.
-        Contexts of their own each keep theirs."""
+        Graphs with shared weights are one context. That its memory is that of its largest graph, since they run one
+        after another, is assumed: no phone has loaded one. Contexts of their own each keep theirs."""
         every = self.graph_bytes(attempt)
         return max(every) if self._config.decoder_share_weights else sum(every)
 

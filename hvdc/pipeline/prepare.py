@@ -10,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -182,6 +182,14 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     return Prepared(request, checkpoint, config, target, video, steps, plan, needs, notes)
 
 
+def with_decoder_bytes(prepared: Prepared, size: int) -> Prepared:
+    """Needs of a build whose decoder is not made yet. Raises HvdcError where the disk has no room for all of it."""
+    needs = replace(prepared.needs, disk_bytes=prepared.needs.disk_bytes + size)
+    if prepared.request.output is not None:
+        _check_disk(prepared.request.output, needs)
+    return replace(prepared, needs=needs)
+
+
 def schedule_of(config: CompileConfig, geometry: Geometry) -> tuple[Step, ...]:
     timesteps = DCM_TIMESTEPS if config.timesteps is None else config.timesteps
     try:
@@ -291,14 +299,19 @@ def _check_disk(output: Path, needs: Needs) -> None:
     """Refuse a disk without room; what an unfinished build holds already counts as room."""
     partial = partial_path(output)
     held = sum(f.stat().st_size for f in partial.rglob("*") if f.is_file()) if partial.is_dir() else 0
-    free = shutil.disk_usage(output.parent).free + held
-    if free < needs.disk_bytes:
+    require_room(output.parent, needs.disk_bytes, "the artifact", "choose another -o", held)
+
+
+def require_room(folder: Path, size: int, what: str, otherwise: str, held: int = 0) -> None:
+    """``held``: bytes that lie there and are a part of ``what`` already. Raises HvdcError."""
+    free = shutil.disk_usage(folder).free + held
+    if free < size:
         raise HvdcError(
-            "the disk has too little room for the artifact",
-            where=str(output.parent),
-            expected=f"{needs.disk_bytes:,} bytes",
+            f"the disk has too little room for {what}",
+            where=str(folder),
+            expected=f"{size:,} bytes",
             found=f"{free:,} bytes free",
-            fix="make room, or choose another -o",
+            fix=f"make room, or {otherwise}",
         )
 
 

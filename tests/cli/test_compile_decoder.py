@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +12,10 @@ import numpy as np
 import onnx
 import pytest
 
+from exporters.decoder.checkpoint import open_decoder
 from exporters.decoder.geometry import DecoderGeometry
 from exporters.qnn.options import QnnOptions
+from hvdc.cli import compile_decoder as compile_decoder_options
 from hvdc.pipeline import decoder_build
 from hvdc.pipeline.decoder_encodings import Quantised
 from hvdc.pipeline.decoder_measured import Measured
@@ -321,10 +325,44 @@ def test_a_dry_run_says_what_would_be_compiled(
         done = compile_decoder(watched_checkpoint, output, "--vae", vae, *more, "--dry-run")
         assert done.status == 0, done.err
         line = next(line for line in done.out.splitlines() if line.startswith("decoder "))
-        assert "onnx: tiles of 6 × 8 latent pixels" in line
+        assert "ONNX graphs for a host, none compiled for the NPU: tiles of 6 × 8 latent pixels" in line
+        [about] = [row.split() for row in done.out.splitlines() if row.startswith("decoder, about")]
+        assert float(about[-1]) == pytest.approx(decoder_bytes(vae) * 2 / 2**20, abs=0.01)
+        assert "the decoder's measuring and compiler, which run before, not counted" in " ".join(done.out.split())
         assert not output.exists()
     facts = compile_decoder(watched_checkpoint, output, "--vae", vae, "--latents", latents, "--dry-run", "--json")
     assert "tiles of 6 × 8" in facts.json()["decoder_plan"]
+    without = compile_decoder(watched_checkpoint, output, "--dry-run", "--json", backend=None).json()
+    assert without["decoder_files_bytes_estimated"] == 0
+    size = facts.json()["decoder_files_bytes_estimated"]
+    assert size == 2 * decoder_bytes(vae)
+    assert facts.json()["needs"]["disk_bytes"] == without["needs"]["disk_bytes"] + size
+
+
+def decoder_bytes(vae: Path) -> int:
+    """Of its weights in a byte each."""
+    with open_decoder(vae) as decoder:
+        return sum(math.prod(tensor.shape) for tensor in decoder.weights.tensors.values())
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("full", ["output", "cache"])
+def test_a_disk_without_room_for_the_decoder(
+    full: str, watched_checkpoint: Path, vae: Path, latents: Path, output: Path, decoder_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    plan = compile_decoder(watched_checkpoint, output, "--dry-run", "--json", backend=None).json()
+    room = {"output": plan["needs"]["disk_bytes"] + 1, "cache": decoder_bytes(vae)}[full]
+    real, folder = shutil.disk_usage, output.parent if full == "output" else decoder_cache
+
+    def usage(path: Path) -> object:
+        return real(path)._replace(free=room) if Path(path) == folder else real(path)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    done = compile_decoder(watched_checkpoint, output, "--vae", vae, "--latents", latents)
+    what = {"output": "the artifact", "cache": "the decoder's graphs"}[full]
+    assert_refused(done, 1, f"the disk has too little room for {what}", output)
+    assert str(folder) in done.err
 
 
 # --- what is refused --------------------------------------------------------------------------------------------
@@ -417,6 +455,35 @@ def test_options_of_a_decoder_without_one(
     done = hvdc("compile", watched_checkpoint, "-o", output, *CLIP, "--lora-alpha", 8, *options)
     assert_refused(done, 2, words, output)
     assert "add --vae" in done.err
+
+
+@pytest.mark.usefixtures("nothing_runs")
+@pytest.mark.parametrize("key", ["decoder_optimization=1", "decoder_vtcm_mb=4", "decoder_share_weights=false"])
+def test_settings_of_a_compiler_that_does_not_run(
+    key: str, watched_checkpoint: Path, vae: Path, latents: Path, output: Path
+) -> None:
+    given = ("--vae", vae, "--latents", latents, "--set", key)
+    done = compile_decoder(watched_checkpoint, output, *given)
+    assert_refused(done, 2, f"--set {key.partition('=')[0]} would have no effect", output)
+
+
+@pytest.mark.parametrize("option", ["--decoder-minutes", "--decoder-memory-gib"])
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf", "0", "-1", "many"])
+def test_limits_are_finite_numbers_above_zero(
+    option: str, value: str, watched_checkpoint: Path, vae: Path, output: Path
+) -> None:
+    done = hvdc("compile", watched_checkpoint, "-o", output, "--vae", vae, option, value)
+    assert (done.status, output.exists()) == (2, False)
+    assert option in done.err
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize(("free_gib", "due"), [(5.04, 5.0), (64, 8)])
+def test_the_compiler_may_use_what_the_machine_has(
+    free_gib: float, due: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compile_decoder_options, "free_memory_bytes", lambda: int(free_gib * 2**30))
+    assert compile_decoder_options.default_memory_gib() == due
 
 
 @pytest.mark.usefixtures("nothing_runs")

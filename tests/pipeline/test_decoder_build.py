@@ -6,6 +6,7 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ import pytest
 from exporters.qnn import compile as compiling
 from exporters.qnn.available import why_not
 from hvdc.artifact.reader import open_artifact
-from hvdc.pipeline import decoder_build
+from hvdc.pipeline import decoder_build, decoder_checks
 from hvdc.pipeline.cache import locked
 from hvdc.pipeline.decoder_checks import metadata_findings, port_findings
 from hvdc.pipeline.decoder_hosted import OnPhone
 from hvdc.pipeline.decoder_measured import DAMAGED, Measured
 from hvdc.pipeline.decoder_trials import Emulated
-from quant.decoder.graph import Key
+from quant.decoder.graph import LATENT, Graphs, Key
+from quant.decoder.ports import named, ports
 from quant.decoder.ranges import Range, Ranges
 from quant.decoder.sensitivity import Sensitivity
 from tests.calibrations import assert_refused
@@ -212,7 +214,9 @@ def test_limits_of_the_compiler(
     tile = ("--decoder-tile", "6x8")
     done = compile_decoder(watched_checkpoint, output, *given, *tile, *option, backend="qnn")
     assert_refused(done, 1, words, output)
-    assert f"raise {option[0]}" in done.err
+    assert f"raise {option[0]}, or choose a smaller --decoder-tile" in done.err, "the level is 1 already"
+    assert "graph first_up3; graph later_mid_up0_up1_up2" in done.err
+    assert ".making" not in done.err, "nobody finds that folder"
     assert not (decoder_cache / "refused.json").exists()
 
 
@@ -267,6 +271,45 @@ def test_emulate_is_recorded_only_where_it_was_asked_for_and_passed(
     monkeypatch.setattr(decoder_build, "emulate_graphs", lambda *a: [GOOD, BAD])
     done = compile_decoder(watched_checkpoint, output.with_name("b.hvdc"), *given, "--emulate", backend="qnn")
     assert_refused(done, 1, "the x86 emulator of the NPU computes something else", output.with_name("b.hvdc"))
+
+
+@needs_qnn
+def test_an_emulator_of_another_build_proves_nothing_about_a_binary(
+    watched_checkpoint: Path, given: tuple[object, ...], output: Path, measured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of one that another machine compiled."""
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(measured))
+    monkeypatch.setattr(decoder_build, "emulate_graphs", lambda *a: [GOOD])
+    monkeypatch.setattr(decoder_checks, "toolchain", lambda: SimpleNamespace(build_id="v9.9"))
+    done = compile_decoder(watched_checkpoint, output, *given, "--emulate", backend="qnn")
+    assert done.status == 0, done.err
+    [binary] = entry_of(output).binaries
+    assert binary.checks == ("metadata",)
+    due = f"the emulator is of build v9.9, the binaries of {binary.build_id}: it says nothing about them"
+    assert due in " ".join(done.err.split())
+    monkeypatch.setattr(decoder_checks, "emulate_graphs", lambda *a: [GOOD])
+    done = hvdc("validate", output, "--emulate", "-q")
+    assert "emulator  is of build v9.9" in done.out
+    assert hvdc("validate", output, "--emulate", "--json").json()["emulator_of_other_build"] in due
+
+
+@pytest.mark.parametrize("side", [8, 7], ids=["own", "small"])
+def test_the_emulator_gets_the_graphs_that_are_compiled_in_unless_they_are_large(
+    side: int, watched_checkpoint: Path, given: tuple[object, ...], output: Path, measured: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def emulated(graphs: Graphs, *arguments: object) -> list[Emulated]:
+        shapes.extend(named(ports(model)[0], LATENT).shape for _, model in graphs)
+        return [GOOD]
+
+    shapes: list[tuple[int, ...]] = []
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(measured))
+    monkeypatch.setattr(decoder_build, "emulate_graphs", emulated)
+    monkeypatch.setattr("hvdc.pipeline.decoder_checks.require_libraries", lambda: None)
+    monkeypatch.setattr(decoder_checks, "LARGEST_EMULATED_SIDE", side)
+    done = compile_decoder(watched_checkpoint, output, *given, "--emulate")
+    assert done.status == 0, done.err
+    assert shapes == [(1, 16, 1, *((6, 8) if side == 8 else (4, 4)))] * 2
 
 
 @needs_qnn

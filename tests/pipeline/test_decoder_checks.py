@@ -1,9 +1,7 @@
-"""Single operators of a quantised graph, and the emulator of the phone's NPU against an exact reference."""
+"""A decoder's graphs on the emulator of the phone's NPU against an exact reference."""
 
 from __future__ import annotations
 
-import base64
-import json
 import shutil
 import time
 from collections.abc import Callable
@@ -12,135 +10,26 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 
 from exporters.qnn.available import why_not
 from exporters.qnn.emulate import Runs, run_reference
 from exporters.qnn.errors import QnnError
 from exporters.qnn.options import Limits, QnnOptions
-from hvdc.artifact.codes import Code
-from hvdc.artifact.errors import ArtifactError
-from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline import decoder_checks, decoder_trials
-from hvdc.pipeline.decoder_checks import emulation_findings, read_encodings
-from hvdc.pipeline.decoder_encodings import Quantised
-from hvdc.pipeline.decoder_operators import DEQUANTISE, QUANTISE, single_operators
-from hvdc.pipeline.decoder_trials import Emulated, compared, graph_trials, noise
-from quant.decoder.encodings import Encoding, shares
-from quant.decoder.graph import LATENT, MOVES, Graphs
-from quant.decoder.ports import Port, named, ports
+from hvdc.pipeline.decoder_checks import emulation_findings
+from hvdc.pipeline.decoder_operators import single_operators
+from hvdc.pipeline.decoder_trials import Emulated, compared, graph_trials
+from quant.decoder.graph import LATENT, Graphs
+from quant.decoder.ports import named, ports
 from tests.artifacts import replace_opaque
 from tests.commands import hvdc
-from tests.decoders import entry_of, write_vae
+from tests.decoders import write_vae
+from tests.emulators import Arrays, emulator, in_this_process
 
 needs_qnn = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is here")
 
-Arrays = dict[str, np.ndarray]
-
-
-# --- single operators -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def models(whole_artifact: Path) -> list[onnx.ModelProto]:
-    return [onnx.load(whole_artifact / "decoder" / f"{name}.onnx") for name in ("first", "later")]
-
-
-def test_there_is_one_of_each_kind_that_computes(models: list[onnx.ModelProto]) -> None:
-    kinds = {node.op_type for model in models for node in model.graph.node} - {QUANTISE, DEQUANTISE, *MOVES}
-    assert {"Conv", "MatMul", "Softmax", "Sigmoid", "Mul", "Add", "Div"} <= kinds
-    found = single_operators(models)
-    assert {kind.split()[0] for kind in found} == kinds
-    assert {"Conv uint8→uint8", "Conv uint16→uint16", "Softmax uint16→uint16"} <= set(found)
-
-
-def test_a_kind_is_an_operator_with_the_dtypes_around_it(models: list[onnx.ModelProto]) -> None:
-    for kind, model in single_operators(models).items():
-        operator, dtypes = kind.split()
-        reads, writes = dtypes.split("→")
-        inputs, [output] = ports(model)
-        assert model.graph.name == f"operator_{operator}_{reads}_{writes}"
-        assert {port.encoding.dtype for port in inputs} == set(reads.split("+"))
-        assert output.encoding.dtype == writes
-
-
-def test_what_only_the_second_graph_has_is_found_too(models: list[onnx.ModelProto]) -> None:
-    first, later = ({*single_operators([model])} for model in models)
-    assert set(single_operators(models)) == first | later
-    assert first - later, "the control: `later` has no zeros to subtract"
-    assert set(single_operators(reversed(models))) == first | later
-
-
-def test_each_runs_by_itself_on_integers(models: list[onnx.ModelProto]) -> None:
-    rng = np.random.default_rng(0)
-    for kind, model in single_operators(models).items():
-        onnx.checker.check_model(model, full_check=True)
-        assert [n.op_type for n in model.graph.node if n.op_type not in (QUANTISE, DEQUANTISE)] == [kind.split()[0]]
-        inputs, [output] = ports(model)
-        codes = {p.name: rng.integers(1, 200, p.shape).astype(p.encoding.dtype) for p in inputs}
-        session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-        [found] = session.run(None, codes)
-        assert (found.dtype, found.shape) == (np.dtype(output.encoding.dtype), output.shape)
-
-
-def test_a_float_graph_has_none(models: list[onnx.ModelProto]) -> None:
-    bare = onnx.helper.make_graph(
-        [onnx.helper.make_node("Relu", ["x"], ["y"], name="r")], "g",
-        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2])],
-        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
-    )  # fmt: skip
-    assert single_operators([onnx.helper.make_model(bare, opset_imports=models[0].opset_import)]) == {}
-
-
-def test_the_shares_that_an_attention_weighs_with_sum_to_one() -> None:
-    """Uniform codes would sum to dozens, and every sum of them would be clipped."""
-    rng = np.random.default_rng(0)
-    shared = noise(rng, Port("shares", (1, 1, 40, 60), shares("uint16")), "MatMul")
-    np.testing.assert_allclose(shared.sum(axis=-1) / 65536, 1, atol=1e-3)
-    assert shared.std() > 100
-    other = noise(rng, Port("q", (1, 1, 40, 60), Encoding(0.1, 9000, "uint16")), "MatMul")
-    assert other.max() > 60000
-
-
-def test_a_division_gets_nothing_near_zero() -> None:
-    rng = np.random.default_rng(0)
-    for dtype, zero in (("uint8", 100), ("uint16", 3000), ("uint8", 255)):
-        port = Port("rms", (50, 50), Encoding(0.5, zero, dtype))
-        assert noise(rng, port, "Div").min() >= min(zero + np.iinfo(dtype).max // 8, 255 if dtype == "uint8" else 65535)
-        assert noise(rng, port, "Mul").min() < zero
-
-
 # --- the emulator -----------------------------------------------------------------------------------------------
-
-
-def emulator(monkeypatch: pytest.MonkeyPatch, wrong: Callable[[str, Arrays], Arrays]) -> list[str]:
-    """In place of Qualcomm's: the exact reference, changed by ``wrong(name of the graph, outputs)``. What it ran."""
-    ran: list[str] = []
-
-    def run(path: Path, inputs: Arrays, *more: Any) -> Arrays:
-        name = onnx.load(path).graph.name
-        ran.append(name)
-        return wrong(name, run_reference(path, inputs))
-
-    monkeypatch.setattr(decoder_checks, "why_not", lambda: "")
-    monkeypatch.setattr(decoder_checks, "toolchain", lambda: None)
-    monkeypatch.setattr(decoder_checks, "run_graph", run)
-    monkeypatch.setattr(decoder_trials, "run_reference", in_this_process)
-    return ran
-
-
-def in_this_process(path: Path, inputs: Arrays, *more: Any) -> Arrays:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    names = [port.name for port in session.get_outputs()]
-    return dict(zip(names, session.run(names, inputs), strict=True))
-
-
-@pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"{__name__}.run_reference", in_this_process)
 
 
 def moved(kind: str, by: int, share: float = 1.0) -> Callable[[str, Arrays], Arrays]:
@@ -160,7 +49,6 @@ def moved(kind: str, by: int, share: float = 1.0) -> Callable[[str, Arrays], Arr
     return wrong
 
 
-@pytest.mark.usefixtures("exact")
 def test_what_is_exact_passes(
     whole_artifact: Path, models: list[onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,7 +64,6 @@ def test_what_is_exact_passes(
     assert {"frames", "next_cache.conv_in"} <= {row["output"] for row in graphs}
 
 
-@pytest.mark.usefixtures("exact")
 def test_each_row_of_json_has_what_was_measured_allowed_and_found(
     whole_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,7 +82,6 @@ def test_each_row_of_json_has_what_was_measured_allowed_and_found(
     assert all(row["passed"] for row in rows)
 
 
-@pytest.mark.usefixtures("exact")
 def test_progress_names_what_was_run(
     whole_artifact: Path, models: list[onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,7 +94,6 @@ def test_progress_names_what_was_run(
     assert {"graph decoder_first", "graph decoder_later", "operator Conv uint16→uint16"} <= names
 
 
-@pytest.mark.usefixtures("exact")
 def test_people_see_verdicts_and_what_was_allowed(whole_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     emulator(monkeypatch, moved("operator_Sigmoid_uint8", 3))
     done = hvdc("validate", whole_artifact, "--emulate", "-q")
@@ -219,7 +104,6 @@ def test_people_see_verdicts_and_what_was_allowed(whole_artifact: Path, monkeypa
     assert "allowed of operators: at most 2 steps, 50% of the values by one or more" in done.out
 
 
-@pytest.mark.usefixtures("exact")
 def test_a_patch_of_wrong_pixels_is_seen_where_the_mean_is_not(
     whole_artifact: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +121,6 @@ def test_a_patch_of_wrong_pixels_is_seen_where_the_mean_is_not(
     assert 27 < row["psnr_db"] < 29.5
 
 
-@pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize(
     ("kind", "by", "share", "faults"),
     [
@@ -274,7 +157,6 @@ def test_findings_name_output_bound_and_error() -> None:
     assert (finding.expected, finding.found) == ("at most 2 steps in the mean", "77.00 at most, 3.250 in the mean")
 
 
-@pytest.mark.usefixtures("exact")
 def test_with_the_autoencoder_graphs_of_a_small_tile_are_made(
     whole_artifact: Path, vae: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -316,7 +198,6 @@ def test_libraries_that_do_not_load_are_no_emulator(whole_artifact: Path, monkey
     assert "libc++.so.1" in done.err
 
 
-@pytest.mark.usefixtures("exact")
 def test_a_run_that_fails_ends_the_others(whole_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A minute of emulation is not waited for; and no file is named that is gone."""
 
@@ -338,7 +219,6 @@ def test_a_run_that_fails_ends_the_others(whole_artifact: Path, monkeypatch: pyt
     assert "graph.onnx" not in done.err
 
 
-@pytest.mark.usefixtures("exact")
 def test_the_end_of_a_log_is_shown_to_who_asks(whole_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error may say "see the log"."""
     log = tuple(f"<E> line {i}" for i in range(100))
@@ -360,7 +240,6 @@ def test_the_end_of_a_log_is_shown_to_who_asks(whole_artifact: Path, monkeypatch
         assert [line.strip() for line in lines[at + 1 :]] == list(log[-40:])
 
 
-@pytest.mark.usefixtures("exact")
 def test_graphs_with_faults_are_not_emulated_and_validate_says_so(
     whole_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,83 +347,3 @@ def test_the_emulator_computes_what_the_graphs_say(binary_artifact: Path) -> Non
     assert len(operators) >= 15
     assert all(row["max_lsb"] <= 2 for row in operators)
     assert all(row["psnr_db"] > 40 for row in facts["emulated"] if row["output"] == "frames")
-
-
-# --- what the encodings' file keeps -----------------------------------------------------------------------------
-
-
-def test_encodings_and_probe_come_back_from_their_text(whole_artifact: Path) -> None:
-    text = (whole_artifact / "decoder" / "encodings.json").read_text()
-    held = Quantised.from_json(text)
-    assert held.to_json() == text
-    assert held.probe.dtype == np.float32
-    assert np.isfinite(held.probe).all()
-    for damaged in ("", "{}", "[]", text[: len(text) // 2]):
-        with pytest.raises((ValueError, KeyError, TypeError)):
-            Quantised.from_json(damaged)
-
-
-def changed(text: str, change: Callable[[dict[str, Any]], None]) -> bytes:
-    held = json.loads(text)
-    change(held)
-    return json.dumps(held).encode()
-
-
-def probe_of(*shape: int, value: float = 0.0) -> dict[str, Any]:
-    data = np.full(shape, value, "<f4").tobytes()
-    return {"shape": list(shape), "float32": base64.b64encode(data).decode("ascii")}
-
-
-def first_group(held: dict[str, Any]) -> list[dict[str, Any]]:
-    group = next(name for variant, tensor, name in held["encodings"]["tensors"] if tensor == LATENT)
-    return held["encodings"]["groups"][group]
-
-
-@pytest.mark.parametrize(
-    ("change", "where", "found"),
-    [
-        (lambda held: held.pop("probe"), "", "KeyError"),
-        (lambda held: held.update(encodings=[]), "", "TypeError"),
-        (lambda held: held["encodings"].update(groups=[]), "", "AttributeError"),
-        (lambda held: held["probe"].update(float32="%"), "", "Error"),
-        (lambda held: held["encodings"].update(groups={}), "", "KeyError"),
-        (lambda held: held["encodings"].update(tensors=[]), "", "there is no encoding for a tensor"),
-        (lambda held: first_group(held)[0].update(scale="1"), "", "TypeError"),
-        (lambda held: first_group(held)[0].update(dtype="int4"), "", "KeyError"),
-        (lambda held: first_group(held)[0].update(scale=0.0), ": latent", "scale=0.0"),
-        (lambda held: first_group(held)[0].update(scale=0.25), ": first.latent", "scale=0.25"),
-        (lambda held: first_group(held)[1].update(zero_point=-1), ": latent", "zero_point=-1"),
-        (lambda held: held.update(probe=probe_of(15, 2, 6, 8)), ": probe", "[15, 2, 6, 8]"),
-        (lambda held: held.update(probe=probe_of(16, 1, 6, 8)), ": probe", "[16, 1, 6, 8]"),
-        (lambda held: held.update(probe=probe_of(16, 2, 0, 8)), ": probe", "[16, 2, 0, 8]"),
-        (lambda held: held.update(probe=probe_of(16, 2, 6, 8, value=np.nan)), ": probe", "NaN or Inf"),
-        (lambda held: held.update(probe=probe_of(32)), ": probe", "[32]"),
-    ],
-)  # fmt: skip
-def test_encodings_that_cannot_be_used_are_a_finding(
-    change: Callable[[dict[str, Any]], None], where: str, found: str, whole_artifact: Path, tmp_path: Path
-) -> None:
-    """Of an artifact whose hashes are right: somebody else may have written it."""
-    copy = Path(shutil.copytree(whole_artifact, tmp_path / "copy.hvdc"))
-    text = (copy / "decoder" / "encodings.json").read_text()
-    replace_opaque(copy, "decoder/encodings.json", changed(text, change))
-    with open_artifact(copy) as artifact, pytest.raises(ArtifactError) as raised:
-        read_encodings(artifact, entry_of(whole_artifact))
-    assert raised.value.code == Code.DATA_DECODER
-    assert raised.value.where == f"decoder.encodings{where}"
-    assert found in raised.value.found
-
-
-@pytest.mark.usefixtures("exact")
-@pytest.mark.parametrize("data", [b" ", b"\xff\xfe", b"[" * 100_000, b"{}"], ids=["nothing", "bytes", "deep", "empty"])
-def test_validate_reports_them_as_the_emulators_check(
-    data: bytes, whole_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    copy = Path(shutil.copytree(whole_artifact, tmp_path / "copy.hvdc"))
-    replace_opaque(copy, "decoder/encodings.json", data)
-    ran = emulator(monkeypatch, lambda name, outputs: outputs)
-    done = hvdc("validate", copy, "--emulate", "--json")
-    assert done.status == 4
-    [finding] = done.json()["findings"]
-    assert (finding["check"], finding["code"], finding["where"]) == ("emulator", "DATA_DECODER", "decoder.encodings")
-    assert ran == []

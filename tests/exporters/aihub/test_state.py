@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
 from exporters.aihub.errors import AiHubError
 from exporters.aihub.state import Known, Run, run_key
+
+JOBS = 25
 
 
 def test_what_is_noted_is_read_by_the_next_run(tmp_path: Path) -> None:
@@ -29,7 +32,26 @@ def test_what_is_noted_is_read_by_the_next_run(tmp_path: Path) -> None:
     again.note_upload("a", "")
     assert (run.job("compile a"), run.upload("a")) == (None, "")
     assert json.loads(path.read_text())["runs"]["k"]["about"] == {"graphs": {"a": "sha"}}
-    assert [p.name for p in path.parent.iterdir()] == ["state.json"]
+    assert sorted(p.name for p in path.parent.iterdir()) == ["state.json", "state.json.lock"]
+
+
+def note_many(path: Path, key: str) -> None:
+    run = Run(path, key, {})
+    for i in range(JOBS):
+        run.note_job(f"job {i}", Known("n", f"{key}{i}"))
+
+
+def test_nothing_that_several_processes_note_at_once_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "s.json"
+    started = [get_context("fork").Process(target=note_many, args=(path, key)) for key in "abcd"]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join(60)
+        assert one.exitcode == 0
+    for key in "abcd":
+        ids = [Run(path, key, {}).job(f"job {i}") for i in range(JOBS)]
+        assert ids == [Known("n", f"{key}{i}") for i in range(JOBS)]
 
 
 def test_runs_do_not_disturb_each_other(tmp_path: Path) -> None:
