@@ -32,6 +32,7 @@ from hvdc.artifact.manifest import (
     TensorEntry,
     parse_manifest,
 )
+from hvdc.artifact.runtime import FOLDER as RUNTIME_FOLDER
 from hvdc.errors import UsageError
 from layouts import grid
 from layouts.order import BY_NAME
@@ -324,7 +325,8 @@ def _refuse_extra_files(directory: Directory, index: Index) -> None:
     paths = [index.text(int(record["path"])) for record in index.files]
     known = {INDEX_NAME, MANIFEST_NAME, *paths, *(path.rpartition("/")[0] + "/" for path in paths)}
     for entry in directory.entries():
-        if entry not in known:
+        runtime = entry.startswith(f"{RUNTIME_FOLDER}/") and f"{RUNTIME_FOLDER}/" not in known  # has its own list
+        if entry not in known and not runtime:
             raise ArtifactError(
                 Code.EXTRA_FILE, where=directory.where(entry), fix="move it out of the artifact's directory"
             )

@@ -13,6 +13,8 @@ import click
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact, open_artifact
+from hvdc.artifact.runtime import FOLDER as RUNTIME_FOLDER
+from hvdc.artifact.runtime import runtime_findings
 from hvdc.artifact.validate import validate_deep
 from hvdc.cli.activations import activations_facts, activations_line
 from hvdc.cli.decoder import DecoderChecks, check_decoder, decoder_facts, decoder_line
@@ -69,6 +71,8 @@ def command(
     try:
         with open_artifact(artifact) as opened:
             checks["layout"], manifest = [], opened.manifest
+            if (artifact / RUNTIME_FOLDER).exists():
+                checks["runtime"] = runtime_findings(artifact)
             if emulate:
                 doing = "emulator"
                 _require_emulator(opened, vae)
@@ -185,7 +189,7 @@ def _verdict(checks: dict[str, list[ArtifactError]]) -> str:
         return "NOT sound"
     if checks.get("against"):
         return "NOT what this checkpoint compiles to"
-    return "NOT sound" if any(checks.get(name) for name in ("graphs", "binaries", "emulator")) else "sound"
+    return "NOT sound" if any(checks.get(name) for name in ("runtime", "graphs", "binaries", "emulator")) else "sound"
 
 
 def _write_junit(

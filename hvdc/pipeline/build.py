@@ -34,12 +34,14 @@ from hvdc.artifact.manifest import (
     model_sha256,
 )
 from hvdc.artifact.reader import open_artifact
+from hvdc.artifact.runtime import FOLDER as RUNTIME_FOLDER
 from hvdc.errors import HvdcError
 from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, ArtifactPlan, FilePlan
 from hvdc.pipeline.decoder_parts import DecoderParts
 from hvdc.pipeline.latents_file import require_own_weights
 from hvdc.pipeline.prepare import Prepared, Request, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.runtime_parts import runtime_files
 from hvdc.pipeline.tensors import Buffers, FileMaker, InterruptedBuildError
 from hvdc.pipeline.workspace import Done, Workspace
 from quant.smooth import Rescaling
@@ -87,6 +89,8 @@ def build(prepared: Prepared, progress: Progress) -> Built:
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
         workspace.write_plain(INDEX_NAME, build_index(manifest, data))
+        for name, content in runtime_files().items():
+            workspace.write_plain(f"{RUNTIME_FOLDER}/{name}", content)
         open_artifact(workspace.path).close()
         workspace.publish()
     return Built(request.output, manifest, resumed)

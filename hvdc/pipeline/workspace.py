@@ -181,7 +181,8 @@ class Workspace:
         return done
 
     def write_plain(self, name: str, data: bytes) -> None:
-        """Write and sync ``manifest.json`` or ``index.bin``."""
+        """Write and sync a file that no journal needs to know: ``manifest.json``, ``index.bin``, the runtime's."""
+        (self.path / name).parent.mkdir(exist_ok=True)
         write_durably(self.path / name, data)
 
     def publish(self) -> None:

@@ -103,7 +103,7 @@ def test_without_a_compiler_the_artifact_decodes_on_a_host_only(tiled_artifact: 
     assert CANNOT in done.out
     assert "graphs   ok" in done.out.splitlines()
     facts = hvdc("validate", tiled_artifact, "--deep", "--json").json()
-    assert facts["checks"] == ["layout", "deep", "graphs"]
+    assert facts["checks"] == ["layout", "runtime", "deep", "graphs"]
     assert facts["decoder"]["text"].endswith(CANNOT)
 
 
@@ -129,7 +129,7 @@ def test_the_decoder_changes_nothing_else(tiled_artifact: Path, whole_artifact: 
 def test_against_the_checkpoint(tiled_artifact: Path, watched_checkpoint: Path) -> None:
     done = hvdc("validate", tiled_artifact, "--against", watched_checkpoint, "--lora-alpha", 8, "--json")
     assert done.status == 0, done.out
-    assert done.json()["checks"] == ["layout", "against"]
+    assert done.json()["checks"] == ["layout", "runtime", "against"]
 
 
 def test_without_a_vae_there_is_no_decoder(watched_checkpoint: Path, output: Path) -> None:

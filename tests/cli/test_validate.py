@@ -29,7 +29,7 @@ def copy(ragged_artifact: Path, tmp_path: Path) -> Path:
 def test_a_sound_artifact(ragged_artifact: Path, ragged_checkpoint: Path) -> None:
     done = hvdc("validate", ragged_artifact, "--deep", "--against", ragged_checkpoint)
     assert done.status == 0, done.out
-    assert done.out.splitlines()[:3] == ["layout   ok", "deep     ok", "against  ok"]
+    assert done.out.splitlines()[:4] == ["layout   ok", "runtime  ok", "deep     ok", "against  ok"]
     assert done.out.splitlines()[-1].endswith(": sound")
     assert "ffn.net.0.proj" in done.out
 
@@ -39,7 +39,7 @@ def test_json_gives_sqnr_and_largest_error_of_each_weight(ragged_artifact: Path,
     facts = done.json()
     assert done.err == ""
     assert facts["ok"] is True
-    assert facts["checks"] == ["layout", "deep", "against"]
+    assert facts["checks"] == ["layout", "runtime", "deep", "against"]
     assert facts["findings"] == []
     assert len(facts["weights"]) == RAGGED.layers * (10 + 16)
     for weight in facts["weights"]:
@@ -150,8 +150,8 @@ def test_junit_of_a_sound_artifact(ragged_artifact: Path, ragged_checkpoint: Pat
     assert hvdc("validate", ragged_artifact, *arguments, "-q").status == 0
     root = suite(tmp_path / "j.xml")
     assert root.tag == "testsuite"
-    assert (root.get("tests"), root.get("failures")) == ("3", "0")
-    assert [case.get("name") for case in root] == ["layout", "deep", "against"]
+    assert (root.get("tests"), root.get("failures")) == ("4", "0")
+    assert [case.get("name") for case in root] == ["layout", "runtime", "deep", "against"]
     assert all(case.find("failure") is None for case in root)
 
 
@@ -271,7 +271,7 @@ def test_a_decoders_checks_are_test_cases_too(tiled_artifact: Path, tmp_path: Pa
         done = hvdc("validate", artifact, "--deep", "--junit", tmp_path / "junit.xml", "-q")
         assert done.status == (4 if failures else 0), done.out
         cases = ElementTree.parse(tmp_path / "junit.xml").getroot()  # noqa: S314
-        assert [case.get("name") for case in cases] == ["layout", "deep", "graphs"]
+        assert [case.get("name") for case in cases] == ["layout", "runtime", "deep", "graphs"]
         assert {c.get("name"): len(c) for c in cases if len(c)} == failures
 
 
@@ -291,8 +291,8 @@ def test_a_library_that_fails_is_no_fault_of_the_artifact_and_in_the_junit_file(
     assert done.status == 1
     assert "Qualcomm's library crashed" in done.err
     root = suite(tmp_path / "j.xml")
-    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("3", "0", "1")
-    assert [case.get("name") for case in root] == ["layout", "graphs", "emulator"]
+    assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("4", "0", "1")
+    assert [case.get("name") for case in root] == ["layout", "runtime", "graphs", "emulator"]
     error = root.find("testcase[@name='emulator']/error")
     assert error is not None
     assert (error.get("type"), error.get("message")) == ("QnnError", "Qualcomm's library crashed")

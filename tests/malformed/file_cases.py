@@ -85,8 +85,13 @@ def extra_file(root: Path) -> None:
 
 @case(Code.EXTRA_FILE)
 def extra_folder(root: Path) -> None:
-    (root / "runtime").mkdir()
-    (root / "runtime" / "libqnn.so").write_bytes(b"x")
+    (root / "libraries").mkdir()
+    (root / "libraries" / "libqnn.so").write_bytes(b"x")
+
+
+@case(Code.EXTRA_FILE)
+def a_runtime_that_is_no_folder(root: Path) -> None:
+    (root / "runtime").write_bytes(b"x")
 
 
 @case(Code.MANIFEST_HASH)

@@ -250,7 +250,7 @@ def test_graphs_with_faults_are_not_emulated_and_validate_says_so(
     assert done.status == 4
     assert "emulator  not run: the decoder's graphs have faults" in done.out.splitlines()
     facts = hvdc("validate", copy, "--emulate", "--json").json()
-    assert (facts["checks"], facts["emulated"]) == (["layout", "graphs"], [])
+    assert (facts["checks"], facts["emulated"]) == (["layout", "runtime", "graphs"], [])
     assert facts["not_emulated"] == "the decoder's graphs have faults"
     assert hvdc("validate", copy, "--deep", "--json").json()["not_emulated"] is None, "nobody asked"
     assert ran == []
@@ -342,7 +342,7 @@ def test_the_emulator_computes_what_the_graphs_say(binary_artifact: Path) -> Non
     done = hvdc("validate", binary_artifact, "--emulate", "--json")
     assert done.status == 0, done.json()["findings"]
     facts = done.json()
-    assert facts["checks"] == ["layout", "graphs", "binaries", "emulator"]
+    assert facts["checks"] == ["layout", "runtime", "graphs", "binaries", "emulator"]
     operators = [row for row in facts["emulated"] if row["what"].startswith("operator")]
     assert len(operators) >= 15
     assert all(row["max_lsb"] <= 2 for row in operators)

@@ -146,6 +146,10 @@ static enum hvdc_code check_extra(const hvdc_index *index, int parent, const cha
         const char *name = entry->d_name;
         if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0) continue;
         (void)snprintf(path, sizeof path, "%s%s%s", folder == NULL ? "" : folder, folder == NULL ? "" : "/", name);
+        struct stat status; /* the runtime is no part of the model: its folder has a list of its own */
+        bool runtime = strcmp(path, HVDC_RUNTIME_NAME) == 0 && fstatat(fd, name, &status, AT_SYMLINK_NOFOLLOW) == 0 &&
+                       S_ISDIR(status.st_mode);
+        if (!is_named(index, path) && runtime) continue;
         if (!is_named(index, path))
             code = hvdc_refuse(error, HVDC_E_EXTRA_FILE, path, "%s does not name it", HVDC_INDEX_NAME);
         else if (folder == NULL && strcmp(name, HVDC_INDEX_NAME) != 0 && strcmp(name, HVDC_MANIFEST_NAME) != 0)

@@ -28,6 +28,7 @@ extern "C" {
 
 #define HVDC_INDEX_NAME "index.bin"
 #define HVDC_MANIFEST_NAME "manifest.json"
+#define HVDC_RUNTIME_NAME "runtime" /* the one folder that an artifact may hold beside what index.bin names */
 #define HVDC_ERROR_FILE_BYTES 256
 #define HVDC_ERROR_MESSAGE_BYTES 512
 

@@ -40,6 +40,7 @@
     X(DATA_SOURCE, 55, "a tensor disagrees with the checkpoint it was compared with") \
     X(DATA_CALIBRATION, 56, "an activation scale or smoothing factor is not a number that an engine can use") \
     X(DATA_DECODER, 57, "a decoder's graph or binary is not what the manifest says, or computes something else") \
+    X(DATA_RUNTIME, 58, "the runtime's folder is not what its own list says") \
     X(MANIFEST_HASH, 70, "manifest.json is not the one that index.bin was made from") \
     X(MANIFEST_JSON, 71, "manifest.json is not valid JSON") \
     X(MANIFEST_SCHEMA, 72, "manifest.json does not follow the schema") \
@@ -83,6 +84,7 @@ enum hvdc_code {
     HVDC_E_DATA_SOURCE = 55,
     HVDC_E_DATA_CALIBRATION = 56,
     HVDC_E_DATA_DECODER = 57,
+    HVDC_E_DATA_RUNTIME = 58,
     HVDC_E_MANIFEST_HASH = 70,
     HVDC_E_MANIFEST_JSON = 71,
     HVDC_E_MANIFEST_SCHEMA = 72,

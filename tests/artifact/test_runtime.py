@@ -1,0 +1,113 @@
+"""The folder ``runtime/`` of an artifact: what compile puts there, and what is wrong with one that is not as listed."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from device_runtime.build import SOURCE
+from device_runtime.sources import source_files, sources_sha256, sources_tar
+from hvdc.artifact.codes import Code
+from hvdc.artifact.reader import open_artifact
+from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, read_runtime, runtime_findings
+from tests.commands import hvdc
+
+
+@pytest.fixture
+def artifact(tiny_artifact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(tiny_artifact, tmp_path / "copy.hvdc"))
+
+
+def edit(artifact: Path, change: Callable[[dict[str, object]], object]) -> None:
+    path = artifact / FOLDER / LIST_NAME
+    listed = json.loads(path.read_text())
+    change(listed)
+    path.write_text(json.dumps(listed))
+
+
+def test_the_archive_is_the_tree_that_is_built() -> None:
+    with tarfile.open(fileobj=io.BytesIO(sources_tar())) as archive:
+        members = {m.name: archive.extractfile(m).read() for m in archive}  # type: ignore[union-attr]
+        assert {(m.mtime, m.uid, m.gid, m.uname, m.mode) for m in archive.getmembers()} == {(0, 0, 0, "", 0o644)}
+    assert members["device_runtime/CMakeLists.txt"] == (SOURCE / "CMakeLists.txt").read_bytes()
+    assert members == {f"device_runtime/{path}": data for path, data in source_files().items()}
+    assert list(members) == sorted(members)
+    assert not any(name.endswith(".py") for name in members)
+
+
+def test_an_identity_of_names_and_contents() -> None:
+    files = source_files()
+    changed = files | {"CMakeLists.txt": b"other"}
+    renamed = {("x.c" if name == "CMakeLists.txt" else name): data for name, data in files.items()}
+    assert len({sources_sha256(), sources_sha256(files)}) == 1
+    assert len({sources_sha256(files), sources_sha256(changed), sources_sha256(renamed)}) == 3
+
+
+def test_compile_puts_the_sources_there(artifact: Path) -> None:
+    runtime = read_runtime(artifact)
+    assert runtime is not None
+    assert runtime.sources_sha256 == sources_sha256()
+    assert (artifact / FOLDER / SOURCES_NAME).read_bytes() == sources_tar()
+    assert runtime_findings(artifact) == []
+    done = hvdc("validate", artifact)
+    assert done.status == 0
+    assert "runtime  ok" in done.out.splitlines()
+
+
+def test_an_artifact_without_is_whole(artifact: Path) -> None:
+    shutil.rmtree(artifact / FOLDER)
+    assert read_runtime(artifact) is None
+    assert runtime_findings(artifact) == []
+    assert hvdc("validate", artifact, "--json").json()["checks"] == ["layout"]
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], Code, str]] = {
+    "cut off": (lambda a: (a / FOLDER / SOURCES_NAME).write_bytes(b"x"), Code.DATA_RUNTIME, SOURCES_NAME),
+    "one bit": (
+        lambda a: (a / FOLDER / SOURCES_NAME).write_bytes(b"\1" + sources_tar()[1:]), Code.DATA_RUNTIME, SOURCES_NAME,
+    ),
+    "gone": (lambda a: (a / FOLDER / SOURCES_NAME).unlink(), Code.MISSING_FILE, SOURCES_NAME),
+    "a link": (
+        lambda a: (
+            (a / FOLDER / SOURCES_NAME).rename(a.parent / "elsewhere"),
+            (a / FOLDER / SOURCES_NAME).symlink_to(a.parent / "elsewhere"),
+        ),
+        Code.IO, SOURCES_NAME,
+    ),
+    "one more": (lambda a: (a / FOLDER / "libx.so").write_bytes(b"x"), Code.DATA_RUNTIME, "libx.so"),
+    "no list": (lambda a: (a / FOLDER / LIST_NAME).unlink(), Code.MISSING_FILE, LIST_NAME),
+    "an empty list": (lambda a: (a / FOLDER / LIST_NAME).write_bytes(b""), Code.DATA_RUNTIME, LIST_NAME),
+    "a huge list": (lambda a: (a / FOLDER / LIST_NAME).write_bytes(bytes(1 << 21)), Code.DATA_RUNTIME, LIST_NAME),
+    "another format": (lambda a: edit(a, lambda o: o.update(format="x")), Code.DATA_RUNTIME, LIST_NAME),
+    "an unknown key": (lambda a: edit(a, lambda o: o.update(x=1)), Code.DATA_RUNTIME, LIST_NAME),
+    "a path outside": (
+        lambda a: edit(a, lambda o: o["sources"].update(name="../index.bin")),  # type: ignore[attr-defined]
+        Code.DATA_RUNTIME, LIST_NAME,
+    ),
+    "a file twice": (
+        lambda a: edit(
+            a, lambda o: o.update(builds=[{"target": "host", "compiler": "c", "programs": [o["sources"]]}])
+        ),
+        Code.DATA_RUNTIME, LIST_NAME,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_folder_that_is_not_as_listed(case: str, artifact: Path) -> None:
+    """The model opens all the same: no engine reads the folder."""
+    damage, code, name = DAMAGE[case]
+    damage(artifact)
+    open_artifact(artifact).close()
+    [finding] = runtime_findings(artifact)
+    assert (finding.code, finding.where) == (code, str(artifact / FOLDER / name))
+    done = hvdc("validate", artifact)
+    assert done.status == 4
+    assert "runtime  1 fault" in done.out.splitlines()
+    assert done.out.splitlines()[-1].endswith("NOT sound")
