@@ -36,12 +36,13 @@ class IndexEdit:
     decoder: Table | None = None
     graphs: Table | None = None
     ports: Table | None = None
+    binaries: Table | None = None
     features: int = 0
     header: dict[str, int] = field(default_factory=dict)
     """Header fields to overwrite at the end, before the checksum."""
     more: list[tuple[int, bytes, int, int]] = field(default_factory=list)
     """Further sections ``(kind, bytes, count, record_bytes)``."""
-    optional: frozenset[int] = frozenset()
+    optional: frozenset[int] = frozenset(records.SECTION_MINOR)
     minor: int = records.MINOR
 
     @classmethod
@@ -61,6 +62,7 @@ class IndexEdit:
             index.decoder.reshape(1).copy() if index.decoder is not None else None,
             index.graphs.copy() if decodes else None,
             index.ports.copy() if decodes else None,
+            index.binaries.copy() if decodes and int(index.header["minor"]) >= records.BINARIES_MINOR else None,
             int(index.header["required_features"]),
             minor=int(index.header["minor"]),
         )
@@ -92,6 +94,7 @@ class IndexEdit:
             (Section.DECODER, self.decoder),
             (Section.DECODER_GRAPHS, self.graphs),
             (Section.DECODER_PORTS, self.ports),
+            (Section.DECODER_BINARIES, self.binaries),
         ]
         strings = (int(Section.STRINGS), bytes(self.strings), len(self.strings), 1)
         return [*map(_payload, tables), strings, *(_payload((k, t)) for k, t in later if t is not None), *self.more]

@@ -34,6 +34,10 @@ static uint64_t use(const hvdc_index *index) {
         for (uint32_t p = 0; p < graph->inputs + graph->outputs; p++)
             sum += strlen(index->strings + hvdc_index_port(index, graph->first_port + p)->name);
     }
+    for (uint32_t i = 0; i < index->binaries.count; i++) {
+        const hvdc_decoder_binary *binary = hvdc_index_binary(index, i);
+        sum += hvdc_index_tensor(index, binary->binary)->bytes + strlen(index->strings + binary->build_id);
+    }
     if (index->decoder != NULL) sum += hvdc_index_tensor(index, index->decoder->encodings)->bytes;
     return sum;
 }

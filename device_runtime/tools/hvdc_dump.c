@@ -246,7 +246,15 @@ static void print_port(const hvdc_artifact *artifact, uint32_t i) {
     (void)putchar('}');
 }
 
-/* The record, its graphs and ports. */
+static void print_binary(const hvdc_artifact *artifact, const hvdc_decoder_binary *record) {
+    (void)putchar('{');
+    HVDC_DECODER_BINARY_FIELDS(FIELD)
+    (void)fputs("\"build_id_text\": ", stdout);
+    print_text(hvdc_artifact_text(artifact, record->build_id));
+    (void)putchar('}');
+}
+
+/* The record, its graphs, ports and binaries. */
 static void print_decoder(const hvdc_artifact *artifact) {
     const hvdc_decoder *record = hvdc_artifact_decoder(artifact);
     (void)fputs("  \"decoder\": ", stdout);
@@ -265,6 +273,11 @@ static void print_decoder(const hvdc_artifact *artifact) {
     for (uint32_t i = 0; i < record->ports; i++) {
         (void)fputs(separator(i), stdout);
         print_port(artifact, i);
+    }
+    (void)fputs("],\n  \"binary_records\": [", stdout);
+    for (uint32_t i = 0; hvdc_artifact_decoder_binary(artifact, i) != NULL; i++) {
+        (void)fputs(separator(i), stdout);
+        print_binary(artifact, hvdc_artifact_decoder_binary(artifact, i));
     }
     (void)fputs("]},\n", stdout);
 }

@@ -1,11 +1,11 @@
-"""C headers generated from `hvdc.artifact.records` and `hvdc.artifact.codes`."""
+"""C headers generated from `hvdc.artifact.records`, `hvdc.artifact.stream_records` and `hvdc.artifact.codes`."""
 
 from __future__ import annotations
 
 import re
 from enum import IntEnum
 
-from hvdc.artifact import decoder_records, records
+from hvdc.artifact import decoder_records, records, stream_records
 from hvdc.artifact.codes import MEANING, Code
 from hvdc.artifact.record import Record
 
@@ -58,25 +58,28 @@ def _struct(record: Record) -> list[str]:
     return [*out, f"#define {record.name.upper()}_FIELDS(X) \\", " \\\n".join(rows), ""]
 
 
+def _opening(guard: str) -> list[str]:
+    includes = [f"#include <{name}.h>" for name in ("assert", "stddef", "stdint")]
+    return [f"#ifndef {guard}", f"#define {guard}", "", *includes, ""]
+
+
+def _initialiser(magic: bytes) -> str:
+    return "{" + ", ".join(f"0x{byte:02x}" for byte in magic) + "}"
+
+
 def records_header() -> str:
     """Text of ``hvdc/records.h``: constants, enums and structs of ``index.bin``."""
-    magic = ", ".join(f"0x{byte:02x}" for byte in records.MAGIC)
     lines = [
         NOTICE,
         "/* Records of index.bin: little-endian, no implicit padding. " + records.STRING_DOC + " */",
-        "#ifndef HVDC_RECORDS_H",
-        "#define HVDC_RECORDS_H",
-        "",
-        "#include <assert.h>",
-        "#include <stddef.h>",
-        "#include <stdint.h>",
-        "",
-        f"#define HVDC_INDEX_MAGIC {{{magic}}}",
+        *_opening("HVDC_RECORDS_H"),
+        f"#define HVDC_INDEX_MAGIC {_initialiser(records.MAGIC)}",
         f"#define HVDC_INDEX_MAJOR {records.MAJOR}u",
         f"#define HVDC_INDEX_MINOR {records.MINOR}u",
         f"#define HVDC_KNOWN_FEATURES {records.KNOWN_FEATURES}ull",
         f"#define HVDC_FEATURE_CALIBRATION {records.FEATURE_CALIBRATION}ull",
         f"#define HVDC_FEATURE_DECODER {records.FEATURE_DECODER}ull",
+        f"#define HVDC_BINARIES_MINOR {records.BINARIES_MINOR}u",
         f"#define HVDC_NONE {records.NONE:#x}u",
         f"#define HVDC_MAX_DIMS {records.MAX_DIMS}u",
         f"#define HVDC_SECTION_REQUIRED {records.SECTION_REQUIRED}u",
@@ -102,6 +105,27 @@ def records_header() -> str:
         lines += _enum(enum)
     lines += [*_dtype_bytes(), "", *_file_holds(), ""]
     for record in records.RECORDS:
+        lines += _struct(record)
+    return "\n".join([*lines, "#endif", ""])
+
+
+def stream_header() -> str:
+    """Text of ``hvdc/stream_records.h``: constants and structs of ``stream.bin``."""
+    layout = str(stream_records.__doc__).split("\n\n")[1].replace("`quant.paths.host.to_tokens`", "quant/paths/host.py")
+    lines = [
+        NOTICE,
+        "/* Records of stream.bin: little-endian, no implicit padding.",
+        *(f" * {line}".rstrip() for line in layout.replace("``", "").strip().splitlines()),
+        " */",
+        *_opening("HVDC_STREAM_RECORDS_H"),
+        f'#define HVDC_STREAM_NAME "{stream_records.STREAM_NAME}"',
+        f"#define HVDC_STREAM_MAGIC {_initialiser(stream_records.MAGIC)}",
+        f"#define HVDC_STREAM_VERSION {stream_records.VERSION}u",
+        f"#define HVDC_STREAM_ALIGN_BYTES {stream_records.ALIGN_BYTES}u",
+        f"#define HVDC_STREAM_MAX_VIDEOS {stream_records.MAX_VIDEOS}u",
+        "",
+    ]
+    for record in stream_records.RECORDS:
         lines += _struct(record)
     return "\n".join([*lines, "#endif", ""])
 

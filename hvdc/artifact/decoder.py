@@ -24,7 +24,7 @@ Check = Literal["metadata", "emulator", "device"]
 
 StageName = Annotated[str, Field(pattern="^[a-z0-9_]+$", max_length=40)]
 GraphName = Annotated[str, Field(pattern=f"^{decoder_records.GRAPH_PATTERN}$", max_length=decoder_records.GRAPH_LIMIT)]
-NameInBinary = Annotated[str, Field(pattern=f"^{decoder_records.PRINTABLE_PATTERN}$", max_length=records.TEXT_LIMIT)]
+Printable = Annotated[str, Field(pattern=f"^{decoder_records.PRINTABLE_PATTERN}$", max_length=records.TEXT_LIMIT)]
 
 
 class Port(Model):
@@ -57,7 +57,7 @@ class BinaryGraph(Model):
     """A graph within a context binary. ``name_in_binary`` is what a runtime asks the context for."""
 
     graph: GraphName
-    name_in_binary: NameInBinary
+    name_in_binary: Printable
     optimization: Annotated[int, Field(ge=1, le=3)]
     vtcm_bytes: Bytes
     spill_fill_bytes: Bytes
@@ -70,7 +70,7 @@ class Binary(Model):
     """
 
     binary: TensorName
-    build_id: Annotated[str, Field(min_length=1, max_length=records.TEXT_LIMIT)]
+    build_id: Printable
     core_api: str
     backend_api: str
     blob_version: str

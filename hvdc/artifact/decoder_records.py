@@ -1,4 +1,4 @@
-"""The records and kinds of a decoder's sections of ``index.bin``, which came with version 1.2."""
+"""The records and kinds of a decoder's sections of ``index.bin``, which came with version 1.2; binaries with 1.3."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GRAPH_LIMIT = 64
 """Longest name of a graph, in bytes."""
 
 PRINTABLE_PATTERN = r"[!-~]+"
-"""What a compiler may have called a graph within its binary: it is not ours to say."""
+"""What a compiler may have called a graph within its binary, or itself: it is not ours to say."""
 
 
 class DecoderBackend(IntEnum):
@@ -97,5 +97,16 @@ DECODER_PORT = Record(
         Field("zero_point", "u32", "a code of the dtype"),
         Field("scale", "f32", "finite, at least 2^-126"),
         Field("shape", "u32", "unused entries 0; row-major, unpadded", MAX_DIMS),
+    ),
+)
+
+DECODER_BINARY = Record(
+    "hvdc_decoder_binary",
+    "A context binary of the decoder: what it was compiled for, and by which build. In the order of their ids.",
+    (
+        Field("binary", "u32", "tensor id of the file"),
+        Field("build_id", "u32", "string: the compiler's build, as v2.51.0.260929181845"),
+        Field("soc", "u32", "QNN's number of the SoC: 69 is SM8750"),
+        Field("arch", "u32", "architecture of the Hexagon NPU: 79 is V79"),
     ),
 )

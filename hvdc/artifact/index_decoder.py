@@ -20,6 +20,7 @@ def check_decoder(index: Index) -> None:
         _check_graphs(index, index.decoder)
         _check_ports(index)
         _check_tensors(index, index.decoder)
+        _check_binaries(index, index.decoder)
         _check_names(index)
         _check_shapes(index, index.decoder)
         _check_cuts(index)
@@ -128,6 +129,21 @@ def _check_tensors(index: Index, d: np.void) -> None:
     named = {int(binary) for binary in index.graphs["binary"]} - {NONE}
     if named != set(ids[len(models) + 1 :]):
         refuse(Code.INDEX_DECODER, "decoder", f"binaries {ids[len(models) + 1 :]}", sorted(named))
+
+
+def _check_binaries(index: Index, d: np.void) -> None:
+    """Each binary by its id, in order, with a build that can be read. Before 1.3 there are no records."""
+    if int(index.header["minor"]) < records.BINARIES_MINOR:
+        return
+    if len(index.binaries) != int(d["binaries"]):
+        refuse(Code.INDEX_DECODER, "decoder binaries", f"{d['binaries']} records", len(index.binaries))
+    ids = [i for i, t in enumerate(index.tensors) if int(t["kind"]) == TensorKind.DECODER]
+    for i, (b, due) in enumerate(zip(index.binaries, ids[len(index.graphs) + 1 :], strict=True)):
+        if int(b["binary"]) != due:
+            refuse(Code.INDEX_DECODER, f"decoder binary {i}", f"tensor {due}", b["binary"])
+        build = string_at(index, b["build_id"], f"decoder binary {i}")
+        if not is_text(build, PRINTABLE):
+            refuse(Code.INDEX_STRING, f"decoder binary {i}", "a build", build)
 
 
 def _inputs(index: Index, graph: int) -> list[np.void]:

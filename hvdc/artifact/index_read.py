@@ -29,6 +29,7 @@ def parse_index(data: bytes) -> Index:
     calibrated, decodes = (bool(features & bit) for bit in (records.FEATURE_CALIBRATION, records.FEATURE_DECODER))
     for kind in Section:
         due = kind not in records.SECTION_FEATURE or bool(features & records.SECTION_FEATURE[kind])
+        due = due and int(header["minor"]) >= records.SECTION_MINOR.get(kind, 0)
         if (kind in sections) != due:
             states = ("missing", "present")
             refuse(Code.INDEX_SECTION, f"section {kind.name}", states[due], states[not due])
@@ -57,6 +58,7 @@ def parse_index(data: bytes) -> Index:
         tables[Section.DECODER][0] if decodes else None,
         tables[Section.DECODER_GRAPHS],
         tables[Section.DECODER_PORTS],
+        tables[Section.DECODER_BINARIES],
     )
     _check_geometry(index)
     _check_files(index)

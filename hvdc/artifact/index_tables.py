@@ -42,6 +42,8 @@ class Index:
     """Of the decoder; empty without one."""
     ports: Table
     """Of its graphs, those of a graph one behind the other."""
+    binaries: Table
+    """Of the decoder; empty if it was not compiled, and before 1.3."""
 
     def text(self, reference: int) -> str:
         """The string at a reference that was checked."""

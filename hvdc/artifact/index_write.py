@@ -128,6 +128,8 @@ def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
         record = _calibration(manifest.calibration, ids[records.ACTIVATION_SCALES_NAME], manifest)
         calibration = [_payload(Section.CALIBRATION, [record]), _payload(Section.GEMM_INPUTS, inputs)]
     decoder = [] if manifest.decoder is None else _decoder(manifest.decoder, manifest, ids, strings)
+    if manifest.decoder is not None and manifest.format.minor >= records.BINARIES_MINOR:
+        decoder.append(_binaries(manifest.decoder, ids, strings))
     payloads.append((Section.STRINGS, bytes(strings.data), len(strings.data), 1))
     features = (records.FEATURE_CALIBRATION if calibration else 0) | (records.FEATURE_DECODER if decoder else 0)
     digest = hashlib.sha256(manifest_bytes).digest()
@@ -135,14 +137,15 @@ def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
 
 
 def _payload(kind: Section, rows: list[Table]) -> Payload:
-    return kind, np.concatenate(rows).tobytes(), len(rows), records.SECTION_RECORDS[kind].bytes
+    record = records.SECTION_RECORDS[kind]
+    return kind, np.concatenate([np.zeros(0, record.dtype), *rows]).tobytes(), len(rows), record.bytes
 
 
 def assemble(
     payloads: list[Payload],
     manifest_sha256: bytes,
     minor: int = records.MINOR,
-    optional: frozenset[int] = frozenset(),
+    optional: frozenset[int] = frozenset(records.SECTION_MINOR),
     features: int = 0,
 ) -> bytes:
     """Lay out header, section table and sections; seal them with the checksum.
@@ -291,3 +294,18 @@ def _decoder(d: Decoder, m: Manifest, ids: dict[str, int], strings: _Strings) ->
         _payload(Section.DECODER_GRAPHS, graphs),
         _payload(Section.DECODER_PORTS, ports),
     ]
+
+
+def _binaries(d: Decoder, ids: dict[str, int], strings: _Strings) -> Payload:
+    """What each binary was compiled for."""
+    rows = [
+        _row(
+            records.DECODER_BINARY,
+            binary=ids[binary.binary],
+            build_id=strings.add(binary.build_id),
+            soc=binary.soc,
+            arch=binary.arch,
+        )
+        for binary in d.binaries
+    ]
+    return _payload(Section.DECODER_BINARIES, rows)

@@ -13,6 +13,7 @@ import numpy as np
 
 from hvdc.artifact.decoder_records import (
     DECODER,
+    DECODER_BINARY,
     DECODER_GRAPH,
     DECODER_PORT,
     DecoderBackend,
@@ -23,12 +24,15 @@ from hvdc.artifact.record import MAX_DIMS, Field, Record
 
 MAGIC = b"HVDCIDX\x00"
 MAJOR = 1
-MINOR = 2
+MINOR = 3
 CALIBRATION_MINOR = 1
 """The first minor version whose artifacts may be calibrated."""
 
 DECODER_MINOR = 2
 """The first minor version whose artifacts may hold a decoder."""
+
+BINARIES_MINOR = 3
+"""The first minor version whose index says what a decoder's binaries were compiled for."""
 
 FEATURE_CALIBRATION = 1
 """Bit of ``required_features``: there are a file of kind CALIBRATION and the sections that describe it."""
@@ -89,6 +93,7 @@ class Section(IntEnum):
     DECODER = 8
     DECODER_GRAPHS = 9
     DECODER_PORTS = 10
+    DECODER_BINARIES = 11
 
 
 class FileKind(IntEnum):
@@ -314,7 +319,8 @@ GEMM_INPUT = Record(
 )
 
 RECORDS = (
-    HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP, CALIBRATION, GEMM_INPUT, DECODER, DECODER_GRAPH, DECODER_PORT
+    HEADER, SECTION, GEOMETRY, FILE, TENSOR, STEP, CALIBRATION, GEMM_INPUT, DECODER, DECODER_GRAPH, DECODER_PORT,
+    DECODER_BINARY,
 )  # fmt: skip
 SECTION_RECORDS = {
     Section.GEOMETRY: GEOMETRY,
@@ -326,6 +332,7 @@ SECTION_RECORDS = {
     Section.DECODER: DECODER,
     Section.DECODER_GRAPHS: DECODER_GRAPH,
     Section.DECODER_PORTS: DECODER_PORT,
+    Section.DECODER_BINARIES: DECODER_BINARY,
 }
 SECTION_FEATURE = {
     Section.CALIBRATION: FEATURE_CALIBRATION,
@@ -333,8 +340,11 @@ SECTION_FEATURE = {
     Section.DECODER: FEATURE_DECODER,
     Section.DECODER_GRAPHS: FEATURE_DECODER,
     Section.DECODER_PORTS: FEATURE_DECODER,
+    Section.DECODER_BINARIES: FEATURE_DECODER,
 }
 """Sections that are there exactly if their feature bit is set; all others are always there."""
+SECTION_MINOR = {Section.DECODER_BINARIES: BINARIES_MINOR}
+"""Sections that a minor version added to a feature: they are there from it on, and older readers skip them."""
 
 ENUMS: tuple[type[IntEnum], ...] = (
     Section, FileKind, TensorKind, DType, Expert, CalibrationMode, ScalePer, DecoderBackend, DecoderVariant, PortDType

@@ -20,7 +20,7 @@ def test_the_summary_says_what_it_is(tiny_artifact: Path) -> None:
     text = hvdc("inspect", tiny_artifact).out
     model_sha256 = json.loads((tiny_artifact / "manifest.json").read_text())["model_sha256"]
     for words in (
-        "format 1.2", "2 blocks, width 256", "semantic, detail", "rank 16 × 2", "17 frames of 64 × 64", "80 tokens",
+        "format 1.3", "2 blocks, width 256", "semantic, detail", "rank 16 × 2", "17 frames of 64 × 64", "80 tokens",
         "Snapdragon 8 Elite", model_sha256, "Bytes by kind", "Weight memory", "-0.008000",
     ):  # fmt: skip
         assert words in text, words

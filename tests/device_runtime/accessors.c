@@ -80,6 +80,7 @@ int main(int argc, char **argv) {
     CHECK(hvdc_artifact_activation_scales(b, 0, 0) == NULL && hvdc_artifact_activation_scale(b, 0, 0, 0) == 0);
     CHECK(hvdc_artifact_decoder(b) == NULL && hvdc_artifact_decoder_graph(b, 0) == NULL);
     CHECK(hvdc_artifact_decoder_port(b, 0) == NULL && hvdc_artifact_find_decoder_graph(b, "decoder") == HVDC_NONE);
+    CHECK(hvdc_artifact_decoder_binary(b, 0) == NULL);
     CHECK(hvdc_artifact_opaque(b, 0, &span, &error) == HVDC_E_MISSING_FILE && error.code == HVDC_E_MISSING_FILE);
     CHECK(span.data == NULL && span.bytes == 0);
     hvdc_artifact_close(b);
@@ -90,11 +91,14 @@ int main(int argc, char **argv) {
     CHECK(hvdc_artifact_decoder_graph(a, d->graphs) == NULL && hvdc_artifact_decoder_graph(a, HVDC_NONE) == NULL);
     CHECK(hvdc_artifact_decoder_port(a, d->ports) == NULL && hvdc_artifact_decoder_port(a, HVDC_NONE) == NULL);
     CHECK(hvdc_artifact_find_decoder_graph(a, "") == HVDC_NONE);
+    const hvdc_decoder_binary *binary = hvdc_artifact_decoder_binary(a, d->binaries - 1u);
+    CHECK(strcmp(hvdc_artifact_text(a, binary->build_id), "v2.0.test") == 0 && binary->soc == 69 && binary->arch == 79);
+    CHECK(hvdc_artifact_decoder_binary(a, d->binaries) == NULL && hvdc_artifact_decoder_binary(a, HVDC_NONE) == NULL);
     uint32_t last = hvdc_artifact_find_decoder_graph(a, "decoder_later-up");
     CHECK(last == d->graphs - 1u);
     const hvdc_decoder_graph *graph = hvdc_artifact_decoder_graph(a, last);
     const hvdc_decoder_port *cache = hvdc_artifact_decoder_port(a, graph->first_port + 1u);
-    CHECK(graph->variant == HVDC_DECODER_VARIANT_LATER);
+    CHECK(graph->variant == HVDC_DECODER_VARIANT_LATER && graph->binary == binary->binary);
     CHECK(graph->first_port + graph->inputs + graph->outputs == d->ports);
     CHECK(strcmp(hvdc_artifact_text(a, cache->name), "cache.up") == 0 && cache->dtype == HVDC_PORT_DTYPE_UINT16);
     CHECK(hvdc_artifact_opaque(a, graph->binary, &span, &error) == HVDC_E_OK && error.code == HVDC_E_OK);

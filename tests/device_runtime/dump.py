@@ -113,7 +113,14 @@ def _decoder(artifact: Artifact) -> dict[str, Any] | None:
         for i, row in enumerate(index.graphs)
     ]
     ports = [_record(records.DECODER_PORT, row) | {"name_text": text(int(row["name"]))} for row in index.ports]
-    return _record(records.DECODER, index.decoder) | {"graph_records": graphs, "port_records": ports}
+    binaries = [
+        _record(records.DECODER_BINARY, b) | {"build_id_text": text(int(b["build_id"]))} for b in index.binaries
+    ]
+    return _record(records.DECODER, index.decoder) | {
+        "graph_records": graphs,
+        "port_records": ports,
+        "binary_records": binaries,
+    }
 
 
 def _step(artifact: Artifact, step: int) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Makes the corpus of damaged artifacts: ``python -m tests.malformed.make``. A test fails when it is stale.
 
 ``base/`` is a whole tiny artifact of version 1.0, ``base-calibrated/`` a calibrated one of 1.1, ``base-decoder/`` one
-of 1.2 that is calibrated and has a decoder. They were made once and are kept, because readers must go on accepting
-them; ``python -m tests.malformed.make base`` replaces one, which only a change of the format justifies. Every other
-folder holds the files that take the place of its base's; ``cases.json`` says which files are missing, and what readers
-answer after the deep checks. Where C accepts what Python refuses, ``only_python`` says why. Each case is named after
-the attack or accident.
+of 1.2 that is calibrated and has a decoder, ``base-binaries/`` one of 1.3 with a decoder. They were made once and are
+kept, because readers must go on accepting them; ``python -m tests.malformed.make base`` replaces one, which only a
+change of the format justifies. Every other folder holds the files that take the place of its base's; ``cases.json``
+says which files are missing, and what readers answer after the deep checks. Where C accepts what Python refuses,
+``only_python`` says why. Each case is named after the attack or accident.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import tempfile
 from pathlib import Path
 
 from tests.artifacts import make_artifact
-from tests.malformed import calibration_cases, decoder_cases, file_cases, index_cases
+from tests.malformed import binary_cases, calibration_cases, decoder_cases, file_cases, index_cases
 from tests.malformed.registry import BASES, CASES
 
 CORPUS = Path(__file__).resolve().parent
-MODULES = (file_cases, index_cases, calibration_cases, decoder_cases)
+MODULES = (file_cases, index_cases, calibration_cases, decoder_cases, binary_cases)
 """Importing them fills `CASES`."""
 
 

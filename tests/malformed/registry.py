@@ -18,6 +18,7 @@ BASES = {
     "base": BASE,
     "base-calibrated": replace(BASE, calibrated=True),
     "base-decoder": replace(BASE, calibrated=True, decoder="qnn"),
+    "base-binaries": replace(BASE, decoder="qnn"),
 }
 """Folder of the corpus -> the artifact in it."""
 

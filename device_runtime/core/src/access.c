@@ -143,6 +143,10 @@ const hvdc_decoder_port *hvdc_artifact_decoder_port(const hvdc_artifact *artifac
     return hvdc_index_port(&artifact->index, port);
 }
 
+const hvdc_decoder_binary *hvdc_artifact_decoder_binary(const hvdc_artifact *artifact, uint32_t binary) {
+    return hvdc_index_binary(&artifact->index, binary);
+}
+
 uint32_t hvdc_artifact_find_decoder_graph(const hvdc_artifact *artifact, const char *name) {
     return hvdc_index_find_graph(&artifact->index, name);
 }

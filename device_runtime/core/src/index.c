@@ -58,7 +58,8 @@ static bool is_calibrated(const hvdc_header *header) {
 
 static bool has_decoder(const hvdc_header *header) { return (header->required_features & HVDC_FEATURE_DECODER) != 0; }
 
-/* Sections that came with a feature are there exactly if its bit is set; all others are always there. */
+/* Sections that came with a feature are there exactly if its bit is set, those of a later version from it on; all others
+ * are always there. */
 static bool is_due(const hvdc_header *header, uint32_t kind) {
     switch (kind) {
         case HVDC_SECTION_CALIBRATION:
@@ -66,6 +67,7 @@ static bool is_due(const hvdc_header *header, uint32_t kind) {
         case HVDC_SECTION_DECODER:
         case HVDC_SECTION_DECODER_GRAPHS:
         case HVDC_SECTION_DECODER_PORTS: return has_decoder(header);
+        case HVDC_SECTION_DECODER_BINARIES: return has_decoder(header) && header->minor >= HVDC_BINARIES_MINOR;
         default: return true;
     }
 }
@@ -152,6 +154,7 @@ enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index 
         {HVDC_SECTION_DECODER, sizeof(hvdc_decoder), &decoder},
         {HVDC_SECTION_DECODER_GRAPHS, sizeof(hvdc_decoder_graph), &index->graphs},
         {HVDC_SECTION_DECODER_PORTS, sizeof(hvdc_decoder_port), &index->ports},
+        {HVDC_SECTION_DECODER_BINARIES, sizeof(hvdc_decoder_binary), &index->binaries},
     };
     for (size_t i = 0; code == HVDC_E_OK && i < sizeof tables / sizeof tables[0]; i++)
         if (found.present[tables[i].kind])
@@ -206,6 +209,10 @@ const hvdc_decoder_graph *hvdc_index_graph(const hvdc_index *index, uint32_t gra
 }
 
 const hvdc_decoder_port *hvdc_index_port(const hvdc_index *index, uint32_t port) { return record(&index->ports, port); }
+
+const hvdc_decoder_binary *hvdc_index_binary(const hvdc_index *index, uint32_t binary) {
+    return record(&index->binaries, binary);
+}
 
 uint32_t hvdc_index_find_graph(const hvdc_index *index, const char *name) {
     for (uint32_t i = 0; i < index->graphs.count; i++)

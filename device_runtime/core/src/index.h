@@ -16,7 +16,7 @@ typedef struct hvdc_index {
     const hvdc_geometry *geometry;
     const hvdc_calibration *calibration; /* NULL: uncalibrated */
     const hvdc_decoder *decoder;         /* NULL: none */
-    hvdc_table files, tensors, steps, inputs, graphs, ports;
+    hvdc_table files, tensors, steps, inputs, graphs, ports, binaries;
     const char *strings; /* ends with a zero byte */
     uint32_t string_bytes;
     uint32_t *by_name;    /* tensor ids in the order of their names; owns the only allocation */
@@ -36,6 +36,7 @@ const hvdc_step *hvdc_index_step(const hvdc_index *index, uint32_t step);
 const hvdc_gemm_input *hvdc_index_input(const hvdc_index *index, uint32_t input);
 const hvdc_decoder_graph *hvdc_index_graph(const hvdc_index *index, uint32_t graph);
 const hvdc_decoder_port *hvdc_index_port(const hvdc_index *index, uint32_t port);
+const hvdc_decoder_binary *hvdc_index_binary(const hvdc_index *index, uint32_t binary);
 
 /* Tensor id, GEMM input, graph of the decoder, or HVDC_NONE. */
 uint32_t hvdc_index_find(const hvdc_index *index, const char *name);

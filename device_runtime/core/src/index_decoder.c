@@ -166,6 +166,31 @@ static enum hvdc_code check_tensors(const hvdc_index *index, hvdc_error *error) 
     return HVDC_E_OK;
 }
 
+/* Each binary by its id, in order, with a build that can be read. Before 1.3 there are no records. */
+static enum hvdc_code check_binaries(const hvdc_index *index, hvdc_error *error) {
+    const hvdc_decoder *d = index->decoder;
+    if (index->header->minor < HVDC_BINARIES_MINOR) return HVDC_E_OK;
+    if (index->binaries.count != d->binaries)
+        REFUSE(INDEX_DECODER, "decoder binaries: expected %" PRIu32 " records, found %" PRIu32, d->binaries,
+               index->binaries.count);
+    uint32_t tensor = d->encodings; /* after it, tensors of the kind are binaries: check_tensors */
+    for (uint32_t i = 0; i < index->binaries.count; i++) {
+        const hvdc_decoder_binary *b = hvdc_index_binary(index, i);
+        size_t length = 0;
+        const char *build = hvdc_index_text_at(index, b->build_id, &length);
+        do tensor++;
+        while (hvdc_index_tensor(index, tensor)->kind != HVDC_TENSOR_KIND_DECODER);
+        if (b->binary != tensor)
+            REFUSE(INDEX_DECODER, "decoder binary %" PRIu32 ": expected tensor %" PRIu32 ", found %" PRIu32, i, tensor,
+                   b->binary);
+        if (build == NULL)
+            REFUSE(INDEX_STRING, "decoder binary %" PRIu32 ": no string starts at %" PRIu32, i, b->build_id);
+        if (!is_printable(build, length))
+            REFUSE(INDEX_STRING, "decoder binary %" PRIu32 ": \"%.*s\" as a build", i, (int)length, build);
+    }
+    return HVDC_E_OK;
+}
+
 static const char *port_name(const hvdc_index *index, uint32_t port) {
     return index->strings + hvdc_index_port(index, port)->name;
 }
@@ -287,6 +312,7 @@ enum hvdc_code hvdc_index_check_decoder(const hvdc_index *index, hvdc_error *err
     if (code == HVDC_E_OK) code = check_graphs(index, error);
     if (code == HVDC_E_OK) code = check_ports(index, error);
     if (code == HVDC_E_OK) code = check_tensors(index, error);
+    if (code == HVDC_E_OK) code = check_binaries(index, error);
     if (code == HVDC_E_OK) code = check_names(index, error);
     if (code == HVDC_E_OK) code = check_shapes(index, error);
     if (code == HVDC_E_OK) code = check_cuts(index, error);

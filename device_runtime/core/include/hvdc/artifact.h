@@ -137,6 +137,10 @@ const hvdc_decoder_graph *hvdc_artifact_decoder_graph(const hvdc_artifact *artif
 const hvdc_decoder_port *hvdc_artifact_decoder_port(const hvdc_artifact *artifact, uint32_t port);
 uint32_t hvdc_artifact_find_decoder_graph(const hvdc_artifact *artifact, const char *name);
 
+/* What the decoder's binaries were compiled for, by index; NULL beyond the last one, and for all of them in an artifact
+ * of a version before 1.3, which does not say. */
+const hvdc_decoder_binary *hvdc_artifact_decoder_binary(const hvdc_artifact *artifact, uint32_t binary);
+
 /* A file of the decoder (`model`, `binary`, `encodings` are tensors), exactly as others wrote and read it, after its
  * SHA-256 was compared: a context binary holds no checksum of its own, and a driver believes it, so ask here each time
  * before one is loaded. DATA_HASH, or MISSING_FILE for a tensor that is no such file; then the span is empty. */

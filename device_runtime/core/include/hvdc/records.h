@@ -9,10 +9,11 @@
 
 #define HVDC_INDEX_MAGIC {0x48, 0x56, 0x44, 0x43, 0x49, 0x44, 0x58, 0x00}
 #define HVDC_INDEX_MAJOR 1u
-#define HVDC_INDEX_MINOR 2u
+#define HVDC_INDEX_MINOR 3u
 #define HVDC_KNOWN_FEATURES 3ull
 #define HVDC_FEATURE_CALIBRATION 1ull
 #define HVDC_FEATURE_DECODER 2ull
+#define HVDC_BINARIES_MINOR 3u
 #define HVDC_NONE 0xffffffffu
 #define HVDC_MAX_DIMS 5u
 #define HVDC_SECTION_REQUIRED 1u
@@ -23,7 +24,7 @@
 #define HVDC_HEAD_NAME "schedule.head"
 #define HVDC_ACTIVATION_SCALES_NAME "calibration.activation_scales"
 #define HVDC_SMOOTHING_PREFIX "calibration.smooth."
-#define HVDC_SECTION_KINDS 10u
+#define HVDC_SECTION_KINDS 11u
 #define HVDC_TENSOR_KINDS 9u
 #define HVDC_GEOMETRY_KINDS 7u
 #define HVDC_MAX_GEMM_INPUTS 256u
@@ -44,8 +45,9 @@ enum hvdc_section_kind {
     HVDC_SECTION_DECODER = 8,
     HVDC_SECTION_DECODER_GRAPHS = 9,
     HVDC_SECTION_DECODER_PORTS = 10,
+    HVDC_SECTION_DECODER_BINARIES = 11,
 };
-#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u || (v) == 10u)
+#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u || (v) == 10u || (v) == 11u)
 
 enum hvdc_file_kind {
     HVDC_FILE_KIND_REGION = 1,
@@ -522,5 +524,23 @@ static_assert(offsetof(hvdc_decoder_port, shape) == 20, "shape");
     X(u32, zero_point, 1) \
     X(f32, scale, 1) \
     X(u32, shape, 5)
+
+/* A context binary of the decoder: what it was compiled for, and by which build. In the order of their ids. */
+typedef struct hvdc_decoder_binary {
+    uint32_t binary; /* tensor id of the file */
+    uint32_t build_id; /* string: the compiler's build, as v2.51.0.260929181845 */
+    uint32_t soc; /* QNN's number of the SoC: 69 is SM8750 */
+    uint32_t arch; /* architecture of the Hexagon NPU: 79 is V79 */
+} hvdc_decoder_binary;
+static_assert(sizeof(hvdc_decoder_binary) == 16, "hvdc_decoder_binary");
+static_assert(offsetof(hvdc_decoder_binary, binary) == 0, "binary");
+static_assert(offsetof(hvdc_decoder_binary, build_id) == 4, "build_id");
+static_assert(offsetof(hvdc_decoder_binary, soc) == 8, "soc");
+static_assert(offsetof(hvdc_decoder_binary, arch) == 12, "arch");
+#define HVDC_DECODER_BINARY_FIELDS(X) \
+    X(u32, binary, 1) \
+    X(u32, build_id, 1) \
+    X(u32, soc, 1) \
+    X(u32, arch, 1)
 
 #endif
