@@ -1,0 +1,215 @@
+#define _GNU_SOURCE
+
+#include "npu_lane.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "hvdc/clock.h"
+
+struct hvdc_npu_lane {
+    const hvdc_stream *stream;
+    hvdc_slot *slots;
+    hvdc_executor executor;
+    pthread_t thread;
+    int wake;
+    atomic_bool cancelled;
+    pthread_mutex_t mutex; /* what follows is the mutex's */
+    pthread_cond_t changed;
+    hvdc_npu_job waiting[HVDC_SLOTS_MAX];
+    uint32_t waiting_count, running;
+    bool ending, starved; /* starved: there was no memory for news */
+    hvdc_npu_news *news;  /* [first, end) of room */
+    size_t news_first, news_end, news_room;
+};
+
+/* News waits while the caller reads a file or writes one, so that there may be many. */
+static bool post(hvdc_npu_lane *lane, const hvdc_npu_news *news, hvdc_failure *failure) {
+    bool posted = true;
+    (void)pthread_mutex_lock(&lane->mutex);
+    if (lane->news_end == lane->news_room && lane->news_first > 0) {
+        memmove(lane->news, lane->news + lane->news_first, (lane->news_end - lane->news_first) * sizeof *lane->news);
+        lane->news_end -= lane->news_first;
+        lane->news_first = 0;
+    }
+    if (lane->news_end == lane->news_room) {
+        size_t room = lane->news_room == 0 ? 64 : 2 * lane->news_room;
+        hvdc_npu_news *more = realloc(lane->news, room * sizeof *more);
+        posted = more != NULL;
+        if (posted) {
+            lane->news = more;
+            lane->news_room = room;
+        }
+    }
+    if (posted) lane->news[lane->news_end++] = *news;
+    lane->starved = lane->starved || !posted;
+    if (news->kind != HVDC_NPU_SPAN) lane->running = 0;
+    (void)pthread_mutex_unlock(&lane->mutex);
+    const uint64_t one = 1;
+    ssize_t written = write(lane->wake, &one, sizeof one);
+    (void)written; /* it only fails when it is readable anyway */
+    return posted || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU's news");
+}
+
+static bool post_span(void *context, const hvdc_span_of_time *span, hvdc_failure *failure) {
+    hvdc_npu_news news = {.kind = HVDC_NPU_SPAN, .span = *span};
+    return post(context, &news, failure);
+}
+
+static bool is_cancelled(void *context) {
+    hvdc_npu_lane *lane = context;
+    return atomic_load(&lane->cancelled);
+}
+
+static bool waited(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
+    hvdc_span_of_time span = {.lane = HVDC_LANE_HANDOFF,
+                              .activity = HVDC_DOES_WAIT,
+                              .video = job->video,
+                              .position = job->from,
+                              .start_ns = job->ready_ns,
+                              .end_ns = hvdc_clock_ns()};
+    return job->ready_ns == 0 || post_span(lane, &span, failure);
+}
+
+static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
+    const hvdc_stream_io *io = &lane->stream->io;
+    uint32_t steps = lane->stream->trajectory.steps;
+    if (io->decode == NULL) return true;
+    hvdc_span_of_time span = {.lane = HVDC_LANE_DECODE,
+                              .activity = HVDC_DOES_DECODE,
+                              .video = job->video,
+                              .position = hvdc_executions(&lane->stream->trajectory),
+                              .start_ns = hvdc_clock_ns()};
+    if (!io->decode(io->context, job->video, hvdc_slot_latent(&lane->slots[job->slot], steps), failure)) return false;
+    span.end_ns = hvdc_clock_ns();
+    return post_span(lane, &span, failure);
+}
+
+static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
+    if (!waited(lane, job, failure)) return HVDC_NOT_EXECUTED;
+    enum hvdc_executed done = hvdc_execute(&lane->executor, &lane->slots[job->slot], job->video, job->from,
+                                           hvdc_executions(&lane->stream->trajectory), failure);
+    if (done != HVDC_EXECUTED) return done;
+    if (is_cancelled(lane)) return HVDC_CANCELLED;
+    return decode(lane, job, failure) ? HVDC_EXECUTED : HVDC_NOT_EXECUTED;
+}
+
+static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {
+    (void)pthread_mutex_lock(&lane->mutex);
+    while (!lane->ending && lane->waiting_count == 0) (void)pthread_cond_wait(&lane->changed, &lane->mutex);
+    bool go_on = !lane->ending;
+    if (go_on) {
+        *job = lane->waiting[0];
+        lane->waiting_count--;
+        memmove(lane->waiting, lane->waiting + 1, lane->waiting_count * sizeof *lane->waiting);
+        lane->running = 1;
+    }
+    (void)pthread_mutex_unlock(&lane->mutex);
+    return go_on;
+}
+
+static void *work(void *context) {
+    hvdc_npu_lane *lane = context;
+    hvdc_npu_job job;
+    while (next(lane, &job)) {
+        hvdc_npu_news news = {.kind = HVDC_NPU_DONE, .job = job};
+        enum hvdc_executed done = perform(lane, &job, &news.failure);
+        if (done == HVDC_CANCELLED) break;
+        if (done == HVDC_NOT_EXECUTED) news.kind = HVDC_NPU_FAILED;
+        if (!post(lane, &news, NULL) || news.kind == HVDC_NPU_FAILED) break;
+    }
+    return NULL;
+}
+
+static bool start_thread(hvdc_npu_lane *lane, hvdc_failure *failure) {
+    if (!hvdc_executor_init(&lane->executor, failure)) return false;
+    lane->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (lane->wake < 0)
+        return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no descriptor for the NPU's thread: %s", strerror(errno));
+    (void)pthread_mutex_init(&lane->mutex, NULL);
+    (void)pthread_cond_init(&lane->changed, NULL);
+    int error = pthread_create(&lane->thread, NULL, work, lane);
+    return error == 0 || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no thread for the NPU: %s", strerror(error));
+}
+
+static void release(hvdc_npu_lane *lane) {
+    if (lane->wake >= 0) (void)close(lane->wake);
+    hvdc_executor_free(&lane->executor);
+    free(lane->news);
+    free(lane);
+}
+
+bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_npu_lane **made, hvdc_failure *failure) {
+    *made = NULL;
+    hvdc_npu_lane *lane = calloc(1, sizeof *lane);
+    if (lane == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU's thread");
+    lane->stream = stream;
+    lane->slots = slots;
+    lane->wake = -1;
+    lane->executor = (hvdc_executor){.engine = stream->npu,
+                                     .host = stream->host,
+                                     .trajectory = &stream->trajectory,
+                                     .lane = HVDC_LANE_NPU,
+                                     .blocks_per_call = stream->options.blocks_per_call,
+                                     .context = lane,
+                                     .span = post_span,
+                                     .cancelled = is_cancelled};
+    if (!start_thread(lane, failure)) {
+        release(lane);
+        return false;
+    }
+    *made = lane;
+    return true;
+}
+
+void hvdc_npu_lane_submit(hvdc_npu_lane *lane, hvdc_npu_job job) {
+    (void)pthread_mutex_lock(&lane->mutex);
+    uint32_t at = lane->waiting_count++; /* never more than there are slots */
+    for (; at > 0 && lane->waiting[at - 1].video > job.video; at--) lane->waiting[at] = lane->waiting[at - 1];
+    lane->waiting[at] = job;
+    (void)pthread_cond_signal(&lane->changed);
+    (void)pthread_mutex_unlock(&lane->mutex);
+}
+
+uint32_t hvdc_npu_lane_load(hvdc_npu_lane *lane) {
+    (void)pthread_mutex_lock(&lane->mutex);
+    uint32_t load = lane->waiting_count + lane->running;
+    (void)pthread_mutex_unlock(&lane->mutex);
+    return load;
+}
+
+int hvdc_npu_lane_fd(const hvdc_npu_lane *lane) { return lane->wake; }
+
+bool hvdc_npu_lane_news(hvdc_npu_lane *lane, hvdc_npu_news *news) {
+    uint64_t count;
+    ssize_t drained = read(lane->wake, &count, sizeof count);
+    (void)drained; /* nothing to drain, nothing new since */
+    (void)pthread_mutex_lock(&lane->mutex);
+    bool there = lane->news_first < lane->news_end;
+    if (there) *news = lane->news[lane->news_first++];
+    if (!there && lane->starved) {
+        lane->starved = false;
+        there = true;
+        *news = (hvdc_npu_news){.kind = HVDC_NPU_FAILED};
+        (void)hvdc_fail(&news->failure, HVDC_FAILURE_MEMORY, "no memory for the NPU's news");
+    }
+    (void)pthread_mutex_unlock(&lane->mutex);
+    return there;
+}
+
+void hvdc_npu_lane_stop(hvdc_npu_lane *lane) {
+    if (lane == NULL) return;
+    atomic_store(&lane->cancelled, true);
+    (void)pthread_mutex_lock(&lane->mutex);
+    lane->ending = true;
+    (void)pthread_cond_signal(&lane->changed);
+    (void)pthread_mutex_unlock(&lane->mutex);
+    (void)pthread_join(lane->thread, NULL);
+    (void)pthread_mutex_destroy(&lane->mutex);
+    (void)pthread_cond_destroy(&lane->changed);
+    release(lane);
+}

@@ -1,0 +1,58 @@
+/* A running stream: what its parts share. All of it belongs to the thread that called hvdc_stream_run. */
+#ifndef HVDC_STREAM_H
+#define HVDC_STREAM_H
+
+#include "gpu_peer.h"
+#include "hvdc/result.h"
+#include "npu_lane.h"
+#include "trace.h"
+
+enum hvdc_slot_use { HVDC_SLOT_FREE = 0, HVDC_SLOT_ON_GPU, HVDC_SLOT_ON_NPU };
+
+typedef struct hvdc_running {
+    const hvdc_stream *stream;
+    hvdc_stream_report *report;
+    hvdc_failure *failure;
+    uint32_t slot_count;
+    hvdc_slot slots[HVDC_SLOTS_MAX];
+    enum hvdc_slot_use use[HVDC_SLOTS_MAX];
+    hvdc_video videos[HVDC_SLOTS_MAX]; /* of the video in each slot */
+    uint8_t inputs[HVDC_SLOTS_MAX][HVDC_RESULT_HASH_BYTES];
+    uint32_t next_video; /* the first one that has not begun */
+    bool gpu;            /* there is a worker, and it is not lost */
+    bool ready;          /* it has said so */
+    bool stopping;       /* no more videos are begun */
+    bool abandoned;
+    int stop_fd;
+    hvdc_gpu_peer peer;
+    hvdc_npu_lane *lane;
+    hvdc_trace trace;
+    const hvdc_memory_kind *memory_kind;
+    uint64_t origin_ns, first_block_ns, first_result_ns, last_result_ns;
+} hvdc_running;
+
+/* stream_begin.c: refuses, allocates, starts; and gives everything back. */
+bool hvdc_running_begin(hvdc_running *r);
+bool hvdc_running_end(hvdc_running *r);
+
+/* stream_work.c */
+/* Videos into free slots, and work to the engines. */
+bool hvdc_running_fill(hvdc_running *r);
+bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff);
+bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
+/* The worker is lost: its videos go on from their last boundaries on the NPU, or the stream fails, as the options say. */
+bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why);
+bool hvdc_running_is_busy(const hvdc_running *r);
+
+/* stream.c */
+double hvdc_running_s(const hvdc_running *r, uint64_t at_ns);
+void hvdc_running_tell(hvdc_running *r, enum hvdc_event event, uint32_t video, uint32_t position,
+                       const hvdc_video *record, const char *text);
+/* Into trace, timings and progress. */
+void hvdc_running_span(hvdc_running *r, const hvdc_span_of_time *span);
+
+/* Mode, and what it means for a video: the blocks [0, this) that the worker would execute. */
+uint32_t hvdc_gpu_part(const hvdc_stream *stream);
+bool hvdc_needs_worker(const hvdc_stream *stream);
+
+#endif

@@ -1,0 +1,157 @@
+/* The start of a stream: everything that can be refused is refused here, before any block is executed. */
+#define _GNU_SOURCE
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "hvdc/clock.h"
+#include "stream.h"
+
+#define START_TIMEOUT_S 600.0
+
+uint32_t hvdc_gpu_part(const hvdc_stream *stream) {
+    switch (stream->options.mode) {
+        case HVDC_MODE_NPU: return 0;
+        case HVDC_MODE_HETERO: return stream->options.cut;
+        case HVDC_MODE_GPU:
+        case HVDC_MODE_DP: break;
+    }
+    return hvdc_executions(&stream->trajectory);
+}
+
+bool hvdc_needs_worker(const hvdc_stream *stream) { return hvdc_gpu_part(stream) > 0; }
+
+static bool check_artifact(const hvdc_stream *stream, hvdc_failure *failure) {
+    if (stream->weights == NULL) return true;
+    const hvdc_artifact *artifact = hvdc_shared_weights_view(stream->weights)->artifact;
+    if (hvdc_needs_worker(stream) && hvdc_artifact_calibration(artifact) == NULL)
+        return hvdc_fail(failure, HVDC_FAILURE_ARTIFACT,
+                         "mode %s needs activation scales for the GPU and the artifact has none: compile it with "
+                         "--prompts or --calibration, or run it in mode npu",
+                         hvdc_mode_name(stream->options.mode));
+    hvdc_trajectory of = hvdc_trajectory_of(artifact);
+    return memcmp(&of, &stream->trajectory, sizeof of) == 0 ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE, "the stream's sizes are not those of the artifact of its weights");
+}
+
+static bool check_options(const hvdc_stream *stream, hvdc_failure *failure) {
+    const hvdc_stream_options *o = &stream->options;
+    uint32_t executions = hvdc_executions(&stream->trajectory);
+    if (o->mode > HVDC_MODE_DP) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "there is no mode %d", (int)o->mode);
+    if (o->mode == HVDC_MODE_HETERO && o->cut > executions)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "a cut at %" PRIu32 " is outside the trajectory: it has %" PRIu32
+                         " block executions, so that "
+                         "cuts are 0 to %" PRIu32,
+                         o->cut, executions, executions);
+    if (o->videos == 0) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a stream of no videos: give it a prompt");
+    if (o->slots > HVDC_SLOTS_MAX)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%" PRIu32 " videos in flight: at most %u are possible", o->slots,
+                         HVDC_SLOTS_MAX);
+    if (!(o->start_timeout_s >= 0) || !(o->silence_timeout_s >= 0))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a timeout is 0 or more seconds");
+    if (hvdc_needs_worker(stream) && (o->worker_argv == NULL || o->worker_argv[0] == NULL))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "mode %s needs a worker process, and there is no program for it",
+                         hvdc_mode_name(o->mode));
+    if (stream->npu == NULL || stream->io.load == NULL || stream->host.embed == NULL ||
+        stream->host.project_text == NULL || stream->host.advance == NULL)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a stream needs the NPU's engine, all host functions and inputs");
+    return true;
+}
+
+/* Without `resume`, a result that is there is somebody's work. */
+static bool check_directory(const hvdc_stream *stream, hvdc_failure *failure) {
+    const hvdc_stream_options *o = &stream->options;
+    if (o->directory == NULL)
+        return !o->resume || hvdc_fail(failure, HVDC_FAILURE_USAGE, "there is no directory to resume from");
+    int directory = open(o->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0 || faccessat(directory, ".", W_OK | X_OK, 0) != 0) {
+        int error = errno;
+        if (directory >= 0) (void)close(directory);
+        return hvdc_fail(failure, HVDC_FAILURE_FILE, "results cannot be written to %s: %s", o->directory,
+                         strerror(error));
+    }
+    bool free_of_results = true;
+    for (uint32_t i = 0; !o->resume && free_of_results && i < o->videos; i++) {
+        char name[HVDC_RESULT_NAME_BYTES];
+        struct stat status;
+        hvdc_result_name(i, name);
+        if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) == 0)
+            free_of_results =
+                hvdc_fail(failure, HVDC_FAILURE_FILE,
+                          "%s/%s is there already: resume the stream, or take another directory", o->directory, name);
+    }
+    (void)close(directory);
+    return free_of_results;
+}
+
+static uint32_t default_slots(enum hvdc_mode mode) {
+    switch (mode) {
+        case HVDC_MODE_NPU: return 1;
+        case HVDC_MODE_DP: return 3; /* one for each engine, one that waits for the decoder */
+        case HVDC_MODE_GPU:
+        case HVDC_MODE_HETERO: break;
+    }
+    return 2;
+}
+
+static bool make_slots(hvdc_running *r) {
+    const hvdc_stream *stream = r->stream;
+    uint64_t bytes = hvdc_slot_bytes(&stream->trajectory);
+    uint32_t wanted = stream->options.slots != 0 ? stream->options.slots : default_slots(stream->options.mode);
+    r->memory_kind = hvdc_memory_choose(r->failure);
+    if (r->memory_kind == NULL ||
+        !hvdc_memory_fits("the videos in flight", bytes * wanted, stream->options.memory_limit_bytes, r->failure))
+        return false;
+    for (; r->slot_count < wanted; r->slot_count++) {
+        hvdc_memory memory;
+        char name[32];
+        (void)snprintf(name, sizeof name, "hvdc:slot-%u", (unsigned)r->slot_count);
+        if (!r->memory_kind->create(name, bytes, &memory, r->failure)) return false;
+        r->slots[r->slot_count] = hvdc_slot_in(memory, &stream->trajectory);
+        if (!hvdc_memory_fix_size(r->memory_kind, &memory, r->failure)) {
+            r->slot_count++;
+            return false;
+        }
+    }
+    r->report->slot_bytes = bytes * wanted;
+    return true;
+}
+
+static bool start_worker(hvdc_running *r) {
+    double given_s = r->stream->options.start_timeout_s;
+    hvdc_failure why = {.kind = HVDC_FAILURE_NONE};
+    r->gpu = true;
+    if (hvdc_gpu_peer_start(&r->peer, r->stream, r->slots, r->slot_count, given_s > 0 ? given_s : START_TIMEOUT_S,
+                            &why))
+        return true;
+    return hvdc_fail(r->failure, why.kind, "the GPU's process could not start: %.400s", why.message);
+}
+
+bool hvdc_running_begin(hvdc_running *r) {
+    const hvdc_stream *stream = r->stream;
+    r->peer = HVDC_NO_GPU_PEER;
+    r->stop_fd = stream->options.stop_fd > 0 ? stream->options.stop_fd : -1;
+    r->origin_ns = hvdc_clock_ns();
+    if (!hvdc_trajectory_check(&stream->trajectory, r->failure) || !check_options(stream, r->failure) ||
+        !check_artifact(stream, r->failure) || !check_directory(stream, r->failure))
+        return false;
+    return make_slots(r) && hvdc_trace_open(&r->trace, stream->options.trace, r->origin_ns, r->failure) &&
+           (!hvdc_needs_worker(stream) || start_worker(r)) &&
+           hvdc_npu_lane_start(stream, r->slots, &r->lane, r->failure);
+}
+
+bool hvdc_running_end(hvdc_running *r) {
+    hvdc_failure why;
+    r->report->npu_engine_bytes = r->stream->npu == NULL ? 0 : r->stream->npu->memory_bytes(r->stream->npu);
+    bool ended = hvdc_gpu_peer_end(&r->peer, !r->abandoned, NULL, 0, &why);
+    hvdc_npu_lane_stop(r->lane);
+    for (uint32_t i = 0; i < r->slot_count; i++) r->memory_kind->close(&r->slots[i].memory);
+    bool traced = hvdc_trace_close(&r->trace, ended ? &why : NULL);
+    return (ended && traced) || hvdc_fail(r->failure, why.kind, "%s", why.message);
+}

@@ -1,0 +1,186 @@
+/* What a stream does: which video is where, and who goes on with it. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "hvdc/clock.h"
+#include "sha256.h"
+#include "stream.h"
+
+static hvdc_result_key key_of(const hvdc_running *r, uint32_t slot) {
+    const hvdc_stream *stream = r->stream;
+    hvdc_result_key key = {.video = r->videos[slot].video,
+                           .tokens = stream->trajectory.tokens,
+                           .latent_values = stream->trajectory.latent_values,
+                           .mode = stream->options.mode,
+                           .cut = hvdc_gpu_part(stream)};
+    if (stream->weights != NULL)
+        memcpy(key.artifact, hvdc_artifact_header(hvdc_shared_weights_view(stream->weights)->artifact)->index_sha256,
+               sizeof key.artifact);
+    memcpy(key.input, r->inputs[slot], sizeof key.input);
+    return key;
+}
+
+static bool load(hvdc_running *r, uint32_t slot, uint32_t video) {
+    const hvdc_stream_io *io = &r->stream->io;
+    hvdc_slot *to = &r->slots[slot];
+    hvdc_span_of_time span = {
+        .lane = HVDC_LANE_CPU, .activity = HVDC_DOES_LOAD, .video = video, .start_ns = hvdc_clock_ns()};
+    r->videos[slot] = (hvdc_video){.video = video, .started_s = hvdc_running_s(r, span.start_ns)};
+    if (!io->load(io->context, video, to->latent[0], to->embeds, r->failure)) return false;
+    hvdc_sha256 sha;
+    hvdc_sha256_init(&sha);
+    hvdc_sha256_update(&sha, to->latent[0], (size_t)hvdc_latent_bytes(&r->stream->trajectory));
+    hvdc_sha256_update(&sha, to->embeds, (size_t)hvdc_embeds_bytes(&r->stream->trajectory));
+    hvdc_sha256_final(&sha, r->inputs[slot]);
+    hvdc_slot_begin(to);
+    span.end_ns = hvdc_clock_ns();
+    hvdc_trace_span(&r->trace, &span);
+    return true;
+}
+
+static void record(hvdc_running *r, const hvdc_video *video) {
+    if (r->report->videos != NULL) r->report->videos[video->video] = *video;
+}
+
+enum found { TO_DO, DONE_BEFORE, NOT_OURS };
+
+/* Whether the video that was just loaded was finished before. */
+static enum found finished_before(hvdc_running *r, uint32_t slot) {
+    if (!r->stream->options.resume) return TO_DO;
+    hvdc_result_key key = key_of(r, slot);
+    hvdc_video *video = &r->videos[slot];
+    switch (hvdc_result_check(r->stream->options.directory, &key, video, r->failure)) {
+        case HVDC_RESULT_ABSENT:
+        case HVDC_RESULT_DAMAGED: return TO_DO;
+        case HVDC_RESULT_OTHER: return NOT_OURS;
+        case HVDC_RESULT_VERIFIED: break;
+    }
+    video->skipped = true;
+    video->started_s = 0;
+    r->report->skipped++;
+    record(r, video);
+    hvdc_running_tell(r, HVDC_EVENT_SKIPPED, video->video, hvdc_executions(&r->stream->trajectory), video, NULL);
+    return DONE_BEFORE;
+}
+
+static void to_npu(hvdc_running *r, uint32_t slot, uint32_t from, uint64_t ready_ns) {
+    r->use[slot] = HVDC_SLOT_ON_NPU;
+    r->videos[slot].gpu_blocks = from;
+    hvdc_npu_lane_submit(
+        r->lane, (hvdc_npu_job){.video = r->videos[slot].video, .slot = slot, .from = from, .ready_ns = ready_ns});
+}
+
+static bool to_gpu(hvdc_running *r, uint32_t slot) {
+    hvdc_failure why;
+    r->use[slot] = HVDC_SLOT_ON_GPU;
+    hvdc_assignment todo = {.video = r->videos[slot].video, .slot = slot, .from = 0, .to = hvdc_gpu_part(r->stream)};
+    return hvdc_gpu_peer_assign(&r->peer, todo, &why) || hvdc_running_gpu_lost(r, &why);
+}
+
+/* Where the next video would begin. Data parallel: with the engine that is idle, the faster one first; a video that
+ * waits for an engine could have been the other one's. */
+static enum hvdc_slot_use next_engine(const hvdc_running *r) {
+    if (!r->gpu) return HVDC_SLOT_ON_NPU;
+    if (r->stream->options.mode != HVDC_MODE_DP) return HVDC_SLOT_ON_GPU;
+    if (hvdc_npu_lane_load(r->lane) == 0) return HVDC_SLOT_ON_NPU;
+    return r->peer.todo_count == 0 ? HVDC_SLOT_ON_GPU : HVDC_SLOT_FREE;
+}
+
+static bool fill_slot(hvdc_running *r, uint32_t slot) {
+    while (r->next_video < r->stream->options.videos && !r->stopping) {
+        enum hvdc_slot_use engine = next_engine(r);
+        if (engine == HVDC_SLOT_FREE) return true;
+        if (!load(r, slot, r->next_video++)) return false;
+        enum found found = finished_before(r, slot);
+        if (found == NOT_OURS) return false;
+        if (found == DONE_BEFORE) continue;
+        if (r->first_block_ns == 0) r->first_block_ns = hvdc_clock_ns();
+        if (engine == HVDC_SLOT_ON_GPU) return to_gpu(r, slot);
+        to_npu(r, slot, 0, 0);
+        return true;
+    }
+    return true;
+}
+
+bool hvdc_running_fill(hvdc_running *r) {
+    bool going = true;
+    for (uint32_t slot = 0; going && slot < r->slot_count; slot++)
+        if (r->use[slot] == HVDC_SLOT_FREE) going = fill_slot(r, slot);
+    return going;
+}
+
+bool hvdc_running_is_busy(const hvdc_running *r) {
+    for (uint32_t slot = 0; slot < r->slot_count; slot++)
+        if (r->use[slot] != HVDC_SLOT_FREE) return true;
+    return r->next_video < r->stream->options.videos && !r->stopping;
+}
+
+bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff) {
+    uint32_t slot = handoff->done.slot, position = handoff->done.to;
+    uint64_t now_ns = hvdc_clock_ns();
+    hvdc_running_tell(r, HVDC_EVENT_HANDOFF, handoff->done.video, position, NULL, NULL);
+    if (hvdc_slot_checksum(&r->slots[slot], position) == handoff->checksum) {
+        to_npu(r, slot, position, now_ns);
+        return true;
+    }
+    hvdc_failure why;
+    (void)hvdc_fail(&why, HVDC_FAILURE_PEER,
+                    "what it handed over of video %" PRIu32 " is not what it computed: shared memory is not coherent",
+                    handoff->done.video);
+    r->peer.todo[r->peer.todo_count++] = handoff->done; /* it goes on from its last boundary, as the others do */
+    return hvdc_running_gpu_lost(r, &why);
+}
+
+/* A video of the lost worker goes on where a step was whole, or, if that is in doubt too, from its beginning. */
+static bool recover(hvdc_running *r, const hvdc_assignment *lost) {
+    uint32_t slot = lost->slot, step = 0;
+    if (!hvdc_slot_boundary(&r->slots[slot], &step) || step > lost->to / r->stream->trajectory.layers) {
+        hvdc_video before = r->videos[slot];
+        if (!load(r, slot, lost->video)) return false;
+        r->videos[slot] = before;
+        step = 0;
+    }
+    r->videos[slot].recovered = true;
+    to_npu(r, slot, step * r->stream->trajectory.layers, hvdc_clock_ns());
+    return true;
+}
+
+bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why) {
+    char how[64] = "";
+    bool stops = r->stream->options.stop_when_gpu_lost;
+    r->gpu = false;
+    if (!hvdc_gpu_peer_end(&r->peer, false, how, sizeof how, r->failure)) return false;
+    (void)snprintf(r->report->note, sizeof r->report->note, "the GPU's process is lost: %.300s (%s); %s", why->message,
+                   how, stops ? "the stream stops, as it was asked to" : "the stream goes on with the NPU alone");
+    r->report->gpu_lost = true;
+    hvdc_trace_note(&r->trace, hvdc_clock_ns(), r->report->note);
+    hvdc_running_tell(r, HVDC_EVENT_GPU_LOST, 0, 0, NULL, r->report->note);
+    if (stops) return hvdc_fail(r->failure, HVDC_FAILURE_PEER, "%s", r->report->note);
+    bool recovered = true;
+    for (uint32_t i = 0; recovered && i < r->peer.todo_count; i++) recovered = recover(r, &r->peer.todo[i]);
+    r->peer.todo_count = 0;
+    return recovered;
+}
+
+bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
+    const hvdc_stream *stream = r->stream;
+    hvdc_video *video = &r->videos[job->slot];
+    hvdc_span_of_time span = {
+        .lane = HVDC_LANE_CPU, .activity = HVDC_DOES_KEEP, .video = video->video, .start_ns = hvdc_clock_ns()};
+    if (stream->options.directory != NULL) {
+        hvdc_result_key key = key_of(r, job->slot);
+        const float *latent = hvdc_slot_latent(&r->slots[job->slot], stream->trajectory.steps);
+        if (!hvdc_result_write(stream->options.directory, &key, video, latent, r->failure)) return false;
+    }
+    span.end_ns = hvdc_clock_ns();
+    hvdc_trace_span(&r->trace, &span);
+    video->finished_s = hvdc_running_s(r, span.end_ns);
+    r->last_result_ns = span.end_ns;
+    if (r->first_result_ns == 0) r->first_result_ns = span.end_ns;
+    r->report->finished++;
+    record(r, video);
+    r->use[job->slot] = HVDC_SLOT_FREE;
+    hvdc_running_tell(r, HVDC_EVENT_FINISHED, video->video, hvdc_executions(&stream->trajectory), video, NULL);
+    return true;
+}

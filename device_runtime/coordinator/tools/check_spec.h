@@ -1,0 +1,37 @@
+/* What hvdc_stream_check is asked for: "key=value" words, the same ones for owner and worker. */
+#ifndef HVDC_CHECK_SPEC_H
+#define HVDC_CHECK_SPEC_H
+
+#include "hvdc/coordinator.h"
+
+#define CHECK_WORDS_MAX 64
+#define CHECK_NOWHERE UINT32_MAX
+
+/* A place in a stream: a video and a block execution of it. */
+typedef struct check_place {
+    uint32_t video, position;
+} check_place;
+
+typedef struct check_spec {
+    hvdc_trajectory trajectory;
+    hvdc_stream_options options;
+    uint32_t seed, switch_step; /* the detail expert's first step */
+    uint32_t gpu_block_us, npu_block_us, host_us, decode_us, load_us;
+    const char *artifact; /* weights to share; the sizes are its own then */
+    uint32_t limit_kib;   /* of shared weights */
+    /* Faults of the worker: it kills itself in a block; in the middle of writing a step's latent; after scribbling over
+     * the latent of the last boundary; it ends; it waits for ever; its engine fails; its engine does not open; it
+     * changes the hidden state after it was handed over. */
+    check_place die_at, die_in_advance, scribble_at, exit_at, hang_at, gpu_fail_at;
+    uint32_t open_fails, open_hangs;
+    /* Faults of the owner. */
+    check_place npu_fail_at, abort_at;
+    uint32_t load_fails_at, decode_fails_at; /* videos */
+    /* What stands between the two: "flip:worker:12" damages the 12th message that the worker sends. */
+    const char *proxy;
+} check_spec;
+
+/* Fills in `spec` from words; returns the first one that is not understood, or NULL. Words outlive the spec. */
+const char *check_spec_read(char *const *words, int count, check_spec *spec);
+
+#endif

@@ -1,0 +1,97 @@
+"""Hundreds of streams at random: shapes, cuts, slots, delays, deaths, damaged messages. Whatever happens to the GPU's
+process, every video is finished and is what it says it is, in order, and nothing is left behind."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.device_runtime.streams import Shape, Streams, check
+
+STREAMS = 240
+WORKERS = 2
+FAULTS = ("die", "die_in_advance", "scribble", "exit", "hang", "gpu_fails")
+DAMAGE = ("flip", "truncate", "empty", "lengthen", "drop", "repeat", "swap", "close")
+
+
+def draw(seed: int) -> tuple[Shape, dict[str, Any]]:
+    """A stream. Most have a fault, at a place that it may or may not reach."""
+    r = random.Random(seed)
+    steps, layers = r.randint(1, 5), r.randint(1, 6)
+    shape = Shape(steps, layers, r.randint(1, 9), r.randint(1, 9), r.randint(1, 5), r.randint(1, 4), r.randint(1, 4),
+                  r.randint(0, steps))  # fmt: skip
+    videos = r.randint(1, 6)
+    more: dict[str, Any] = {
+        "mode": r.choices(["hetero", "gpu", "dp", "npu"], [6, 2, 2, 1])[0],
+        "cut": r.randint(0, shape.executions),
+        "videos": videos,
+        "slots": r.choice([0, 0, 1, 2, 3, 4]),
+        "per_call": r.choice([0, 0, 1, 2, 3, 7]),
+        "seed": seed,
+        "silence_s": 0.3,
+    }
+    for delay in ("gpu_us", "npu_us", "host_us", "decode_us", "load_us"):
+        more[delay] = r.choice([0, 0, 100, 300, 800])
+    fault = r.random()
+    if fault < 0.5:
+        kind = r.choices(FAULTS, [4, 2, 2, 2, 1, 2])[0]
+        place = r.randrange(steps) if kind in ("die_in_advance", "scribble") else r.randrange(shape.executions)
+        more[kind] = f"{r.randrange(videos)}:{place}"
+    elif fault < 0.85:
+        # Not before the stream has started: that is refused, and tested elsewhere.
+        if r.random() < 0.7:
+            more["proxy"] = f"{r.choice(DAMAGE)}:worker:{r.randint(2, 60)}"
+        else:
+            slots = more["slots"] or {"dp": 3}.get(more["mode"], 2)
+            more["proxy"] = f"{r.choice(DAMAGE)}:owner:{1 + slots + r.randint(0, 8)}"
+    return shape, more
+
+
+def run(streams: Streams, seed: int, directory: Path) -> dict[str, Any]:
+    shape, more = draw(seed)
+    directory.mkdir()
+    report = streams.run(shape, dir=directory, **more)
+    assert report["ok"], (seed, shape, more, report)
+    assert report["finished"] == more["videos"], (seed, report)
+    if more["mode"] != "dp":
+        assert report["order"] == list(range(more["videos"])), (seed, report)
+    parts = [v["gpu_blocks"] for v in report["videos"]]
+    whole = {"npu": 0, "hetero": more["cut"]}.get(more["mode"], shape.executions)
+    allowed = {0, whole} if more["mode"] == "dp" else {whole}
+    if not report["gpu_lost"]:
+        assert set(parts) <= allowed, (seed, report)
+    for video in report["videos"]:
+        assert video["gpu_blocks"] in allowed or report["gpu_lost"], (seed, report)
+        assert video["gpu_blocks"] in allowed or video["gpu_blocks"] % shape.layers == 0, (seed, report)
+    check(report, shape, directory, more["seed"])
+    return report
+
+
+@pytest.fixture(scope="module")
+def reports(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    root = tmp_path_factory.mktemp("random")
+
+    def share(first: int) -> list[dict[str, Any]]:
+        with Streams(programs["hvdc_stream_check"]) as streams:
+            return [run(streams, seed, root / str(seed)) for seed in range(first, STREAMS, WORKERS)]
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        return [report for part in pool.map(share, range(WORKERS)) for report in part]
+
+
+def test_nothing_is_lost_whatever_happens(reports: list[dict[str, Any]]) -> None:
+    assert len(reports) == STREAMS
+
+
+def test_the_faults_did_happen(reports: list[dict[str, Any]]) -> None:
+    """A test of the test: deaths, refusals, silence and damage of each kind were seen, and undisturbed streams."""
+    reasons = ("closed its end", "refuses block", "silent", "digest", "another length", "shorter", "longer", "number")
+    seen = Counter(reason for report in reports for reason in reasons if reason in report["note"])
+    assert all(seen[reason] for reason in reasons), seen
+    assert sum(not report["gpu_lost"] for report in reports) > STREAMS // 5
+    assert sum(video["recovered"] for report in reports for video in report["videos"]) > STREAMS // 5
