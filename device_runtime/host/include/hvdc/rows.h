@@ -1,0 +1,111 @@
+/* What happens along a row of FP32 values: sums, norms, exponentials. Written so that a compiler makes vectors of it,
+ * and so that every compiler and processor gives the same bits: partial sums are 16, whatever the vectors' size, and
+ * nothing is fused (CMakeLists.txt: -ffp-contract=off). */
+#ifndef HVDC_ROWS_H
+#define HVDC_ROWS_H
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hvdc/half.h"
+
+#define HVDC_PARTIAL_SUMS 16u
+
+/* 2^x, relative error below 3e-7 for x in [-126, 127.5); 0 below -126.5, infinity above, NaN of NaN.
+ * 2^x = 2^round(x) · e^(ln 2 · (x − round(x))), the second by Taylor's series: |ln 2 / 2|^8 / 8! < 6e-9. */
+static inline float hvdc_exp2(float x) {
+    const float round = 0x1.8p23f; /* adding it leaves no fraction, and the integer in the lowest bits */
+    x = x < -127.0f ? -127.0f : x;
+    x = x > 128.0f ? 128.0f : x;
+    float shifted = x + round;
+    float f = x - (shifted - round);
+    float p = 1.52527338e-5f; /* (ln 2)^k / k!, k = 7 … 0 */
+    p = p * f + 1.54035304e-4f;
+    p = p * f + 1.33335581e-3f;
+    p = p * f + 9.61812911e-3f;
+    p = p * f + 5.55041087e-2f;
+    p = p * f + 2.40226507e-1f;
+    p = p * f + 6.93147181e-1f;
+    p = p * f + 1.0f;
+    return p * hvdc_float_of_bits((hvdc_bits_of_float(shifted) + 127u) << 23); /* 2^-127 becomes 0, 2^128 infinity */
+}
+
+/* GELU by tanh: x/2 · (1 + tanh u) = x / (1 + e^(-2u)), u = √(2/π) · (x + 0.044715 x³). */
+static inline float hvdc_gelu(float x) {
+    const float c = -2.30220819f; /* -2 · √(2/π) · log2(e) */
+    return x / (1.0f + hvdc_exp2(c * (x + 0.044715f * x * x * x)));
+}
+
+static inline double hvdc_sum_partial(const float partial[HVDC_PARTIAL_SUMS]) {
+    double sum = 0.0;
+    for (size_t j = 0; j < HVDC_PARTIAL_SUMS; j++) {
+        sum += (double)partial[j];
+    }
+    return sum;
+}
+
+/* Σ (x_i − centre)^power, power 1 or 2. */
+static inline double hvdc_row_moment(const float *x, size_t count, float centre, int power) {
+    float partial[HVDC_PARTIAL_SUMS] = {0};
+    size_t i = 0;
+    for (; i + HVDC_PARTIAL_SUMS <= count; i += HVDC_PARTIAL_SUMS) {
+        for (size_t j = 0; j < HVDC_PARTIAL_SUMS; j++) {
+            float d = x[i + j] - centre;
+            partial[j] += power == 1 ? d : d * d;
+        }
+    }
+    for (size_t j = 0; i < count; i++, j++) {
+        float d = x[i] - centre;
+        partial[j] += power == 1 ? d : d * d;
+    }
+    return hvdc_sum_partial(partial);
+}
+
+/* Layer norm, then y = normed · factor + addend: modulation is factor = 1 + scale, addend = shift; an affine norm is
+ * factor = gain, addend = bias; NULL leaves either out. In place is allowed. */
+static inline void hvdc_layer_norm_row(const float *x, size_t width, double eps, const float *factor,
+                                       const float *addend, float *y) {
+    float mean = (float)(hvdc_row_moment(x, width, 0.0f, 1) / (double)width);
+    float scale = (float)(1.0 / sqrt(hvdc_row_moment(x, width, mean, 2) / (double)width + eps));
+    for (size_t i = 0; i < width; i++) {
+        float normed = (x[i] - mean) * scale;
+        normed = factor == NULL ? normed : normed * factor[i];
+        y[i] = addend == NULL ? normed : normed + addend[i];
+    }
+}
+
+/* Root-mean-square norm times gain, in place. */
+static inline void hvdc_rms_norm_row(float *x, size_t width, double eps, const float *gain) {
+    float scale = (float)(1.0 / sqrt(hvdc_row_moment(x, width, 0.0f, 2) / (double)width + eps));
+    for (size_t i = 0; i < width; i++) {
+        x[i] = x[i] * scale * gain[i];
+    }
+}
+
+/* Adjacent pairs of channels turned as complex numbers, in place: rotations float [head_dim / 2][2], cosine and sine,
+ * are the same for every head. Products are kept apart from sums, because GCC 12 makes one fused instruction
+ * of both (vfmaddsub) even where it is told not to. */
+static inline void hvdc_rotate_row(float *x, size_t heads, size_t head_dim, const float *rotations) {
+    enum { AT_ONCE = 32 };
+    float direct[AT_ONCE], crossed[AT_ONCE];
+    for (size_t h = 0; h < heads; h++, x += head_dim) {
+        for (size_t first = 0; first < head_dim; first += AT_ONCE) {
+            size_t count = head_dim - first < AT_ONCE ? head_dim - first : AT_ONCE;
+            float *part = x + first;
+            const float *turn = rotations + first;
+            for (size_t i = 0; i < count; i += 2u) {
+                direct[i] = part[i] * turn[i];
+                direct[i + 1u] = part[i + 1u] * turn[i];
+                crossed[i] = part[i + 1u] * turn[i + 1u];
+                crossed[i + 1u] = part[i] * turn[i + 1u];
+            }
+            for (size_t i = 0; i < count; i += 2u) {
+                part[i] = direct[i] - crossed[i];
+                part[i + 1u] = direct[i + 1u] + crossed[i + 1u];
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,22 @@
+#include "portable.h"
+
+#if defined(HVDC_CPU_HAS_X86_64_LEVELS)
+static const hvdc_hmx *const HMX[HVDC_CPU_LEVELS] = {&hvdc_hmx_portable_generic, &hvdc_hmx_portable_x86_64_v3,
+                                                     &hvdc_hmx_portable_x86_64_v4};
+static const hvdc_hvx *const HVX[HVDC_CPU_LEVELS] = {&hvdc_hvx_portable_generic, &hvdc_hvx_portable_x86_64_v3,
+                                                     &hvdc_hvx_portable_x86_64_v4};
+
+const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu) { return HMX[cpu]; }
+
+const hvdc_hvx *hvdc_hvx_for(enum hvdc_cpu cpu) { return HVX[cpu]; }
+#else
+const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu) {
+    (void)cpu;
+    return &hvdc_hmx_portable_generic;
+}
+
+const hvdc_hvx *hvdc_hvx_for(enum hvdc_cpu cpu) {
+    (void)cpu;
+    return &hvdc_hvx_portable_generic;
+}
+#endif
