@@ -29,6 +29,11 @@ need() {
     echo "setup: could not install $package; without it: $without"
 }
 
+# An OpenCL device is a driver that registers itself and a loader that finds it; neither is a program.
+has_opencl() {
+    ls "${OCL_ICD_VENDORS:-/etc/OpenCL/vendors}"/*.icd >/dev/null 2>&1 && ldconfig -p 2>/dev/null | grep -q 'libOpenCL\.so'
+}
+
 version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 has_venv() { "$python" -c 'import ensurepip, venv' 2>/dev/null; }
 has_venv || install "python$version-venv" || install python3-venv || true
@@ -46,6 +51,12 @@ if [ "$mode" = dev ]; then
     need cc "gcc libc6-dev" "the C reader is not built and its tests are skipped"
     need cmake cmake "the C reader is built with the cmake from PyPI"
     need clang clang "the C reader is not fuzzed"
+    has_opencl || {
+        echo "setup: installing pocl-opencl-icd ocl-icd-libopencl1"
+        install pocl-opencl-icd ocl-icd-libopencl1 || true
+        has_opencl || echo "setup: could not install pocl-opencl-icd ocl-icd-libopencl1; without an OpenCL device:" \
+            "the GPU's engine is built but not tested"
+    }
     [ "$(id -u)" = 0 ] || echo "setup: not root; tests that fill a small file system of their own are skipped"
     what='.[dev]'
 else
