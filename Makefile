@@ -6,10 +6,12 @@ EXAMPLE := examples/moving_shapes/model
 # qnn where Qualcomm's compiler can be used, else onnx: the decoder then has no binary for the phone.
 QNN := .venv/bin/python -c "from exporters.qnn.available import why_not; print('onnx' if why_not() else 'qnn')"
 CLIP := --frames 17 --height 128 --width 128
+# Both engines where there is an OpenCL driver for the GPU's, else the NPU's alone.
+ENGINES := ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 && echo hetero || echo npu
 
 .PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder quality clean
 
-demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, show what was made
+demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, make clips with it
 	@tools/setup.sh run
 	@mkdir -p $(OUT)
 	$(HVDC) calibrate $(EXAMPLE)/transformer --prompts $(EXAMPLE)/prompts.safetensors --prompts-limit 8 $(CLIP) --force \
@@ -20,8 +22,9 @@ demo: ## calibrate and compile the trained example model and its decoder, valida
 	$(HVDC) evaluate $(EXAMPLE)/transformer --artifact $(OUT)/moving_shapes.hvdc --prompts $(EXAMPLE)/prompts.safetensors \
 		--prompts-limit 2 --seeds 7 --cut 6 $(CLIP)
 	$(HVDC) inspect $(OUT)/moving_shapes.hvdc
-	$(HVDC) decode $(OUT)/moving_shapes.hvdc $(OUT)/latents.safetensors --clip 3 --force -o $(OUT)/clip.gif
-	@echo "decoded frames: $(OUT)/clip.gif"
+	$(HVDC) run $(OUT)/moving_shapes.hvdc --prompts $(EXAMPLE)/prompts.safetensors --prompts-limit 2 --seeds 3 \
+		--mode $$($(ENGINES)) --trace $(OUT)/trace.json --format gif --force -o $(OUT)/clips
+	@echo "clips: $(OUT)/clips/sheet.png, $(OUT)/clips/video-000000.gif"
 
 test: ## everything but the benchmarks; a process for each core, one thread in each
 	@tools/setup.sh dev

@@ -7,17 +7,38 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parent
-"""The folder with ``CMakeLists.txt``; headers are below ``core/include``."""
+from device_runtime.sources import SOURCE as SOURCE
 
 INCLUDE = SOURCE / "core" / "include"
 
+_SHOWN_LINES = 40
+"""Of what a failed command wrote, as many are shown: the last ones."""
+
+PROGRAMS = (
+    "hvdc_blocks",
+    "hvdc_check",
+    "hvdc_cut",
+    "hvdc_decoder_check",
+    "hvdc_dump",
+    "hvdc_gpu_check",
+    "hvdc_kernels",
+    "hvdc_platform_check",
+    "hvdc_runner",
+    "hvdc_stream_check",
+)
+"""What every preset builds."""
+
 TOOLS = {
-    "host": ("hvdc_dump", "hvdc_check"),
-    "host-asan": ("hvdc_dump", "hvdc_check"),
-    "fuzz": ("hvdc_dump", "hvdc_check", "fuzz_index"),
+    "host": PROGRAMS,
+    "host-asan": PROGRAMS,
+    "host-tsan": PROGRAMS,
+    "aarch64-linux": PROGRAMS,
+    "android-arm64": PROGRAMS,
+    "fuzz": (*PROGRAMS, "fuzz_index"),
 }
 """Preset of ``CMakePresets.json`` -> the programs that it builds."""
 
@@ -36,24 +57,52 @@ def why_not(preset: str) -> str:
         return "neither make nor ninja is installed: apt-get install ninja-build, or pip install ninja"
     if preset == "fuzz":
         return _why_no_libfuzzer()
+    if preset == "aarch64-linux":
+        missing = _which("aarch64-linux-gnu-gcc") is None
+        return "aarch64-linux-gnu-gcc is not installed: apt-get install gcc-aarch64-linux-gnu" if missing else ""
+    if preset == "android-arm64":
+        toolchain = Path(os.environ.get("ANDROID_NDK_ROOT", "")) / "build" / "cmake" / "android.toolchain.cmake"
+        return "" if toolchain.is_file() else "there is no Android NDK: set ANDROID_NDK_ROOT to the folder of one"
     compilers = [os.environ["CC"].split()[0]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     if not any(_which(compiler) for compiler in compilers):
         return f"there is no C compiler ({', '.join(compilers)}): apt-get install gcc"
+    compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
+    if not any(_which(compiler) for compiler in compilers):
+        return f"there is no C++ compiler ({', '.join(compilers)}): apt-get install g++"
     return ""
 
 
-def build_host(preset: str, build_dir: Path) -> dict[str, Path]:
-    """Configure and build a preset into ``build_dir``; returns the path of each program.
+def build_host(
+    preset: str, build_dir: Path, programs: Sequence[str] = (), seen: Callable[[str], None] | None = None
+) -> dict[str, Path]:
+    """Configure and build a preset, or some of its programs, into ``build_dir``; returns the path of each program.
 
-    A second call builds only what changed. Raises BuildError.
+    A second call builds only what changed. ``seen`` gets each line that CMake and the compiler write. Raises
+    BuildError.
     """
     problem = why_not(preset)
     if problem:
         raise BuildError(problem)
     generator = ["-G", "Ninja"] if _which("ninja") and not (build_dir / "CMakeCache.txt").exists() else []
-    _run(["cmake", "--preset", preset, "-B", str(build_dir), *generator])
-    _run(["cmake", "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1)])
-    return {tool: build_dir / tool for tool in TOOLS[preset]}
+    _run(["cmake", "--preset", preset, "-B", str(build_dir), *generator], seen)
+    targets = ["--target", *programs] if programs else []
+    _run(["cmake", "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1), *targets], seen)
+    return {tool: build_dir / tool for tool in programs or TOOLS[preset]}
+
+
+def compiler(preset: str) -> str:
+    """Which compiler a preset is built with: the first line of what ``--version`` says; ``""`` if it says nothing."""
+    named = {"aarch64-linux": "aarch64-linux-gnu-gcc", "fuzz": "clang"}.get(preset) or os.environ.get("CC") or "cc"
+    if preset == "android-arm64":
+        return os.environ.get("ANDROID_NDK_ROOT", "")
+    command = [*named.split(), "--version"]
+    try:
+        done = subprocess.run(
+            command, env={**os.environ, "PATH": _path()}, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError:
+        return ""
+    return (done.stdout.splitlines() or [""])[0]
 
 
 def _path() -> str:
@@ -65,14 +114,24 @@ def _which(program: str) -> str | None:
     return shutil.which(program, path=_path())
 
 
-def _run(command: list[str]) -> None:
+def _run(command: list[str], seen: Callable[[str], None] | None) -> None:
     environment = {**os.environ, "PATH": _path()}
-    done = subprocess.run(
-        command, cwd=SOURCE, env=environment, capture_output=True, text=True, errors="replace", check=False
-    )
-    if done.returncode != 0:
-        tail = "\n".join((done.stdout + done.stderr).splitlines()[-40:])
-        raise BuildError(f"`{' '.join(command)}` failed with status {done.returncode}:\n{tail}")
+    with subprocess.Popen(
+        command, cwd=SOURCE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, errors="replace",
+    ) as process:  # fmt: skip
+        try:
+            lines: deque[str] = deque(maxlen=_SHOWN_LINES)
+            for line in process.stdout or ():
+                lines.append(line.rstrip("\n"))
+                if seen is not None:
+                    seen(lines[-1])
+        except BaseException:
+            process.terminate()  # CMake ends its compilers
+            raise
+    if process.returncode != 0:
+        tail = "\n".join(lines)
+        raise BuildError(f"`{' '.join(command)}` failed with status {process.returncode}:\n{tail}")
 
 
 def _why_no_libfuzzer() -> str:

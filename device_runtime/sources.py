@@ -8,6 +8,8 @@ import tarfile
 from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent
+"""The folder with ``CMakeLists.txt``; headers are below ``*/include``."""
+
 SUFFIXES = {".c", ".h", ".cl", ".cpp", ".hpp", ".cmake", ".txt", ".json", ".S", ".ld"}
 NAMES = {".clang-format", ".clang-tidy"}
 

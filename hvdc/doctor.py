@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from ctypes.util import find_library
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -58,7 +59,7 @@ class Check:
 
 def examine() -> list[Check]:
     """All checks, in order of importance. Imports none of the libraries, so it is quick."""
-    return [_python(), *_owners(), *_libraries(), *_programs(), _qnn(), _memory(), _disk()]
+    return [_python(), *_owners(), *_libraries(), *_programs(), _opencl(), _qnn(), _memory(), _disk()]
 
 
 def _python() -> Check:
@@ -147,6 +148,18 @@ def _programs() -> Iterator[Check]:
             yield Check(name, "ok", output.splitlines()[0] if output else path)
         except (OSError, subprocess.SubprocessError) as error:
             yield Check(name, "missing", f"{path} does not run: {error}", needed_for, fix)
+
+
+def _opencl() -> Check:
+    """The loader and the drivers that it is told of are looked for, not loaded."""
+    folder = Path(os.environ.get("OCL_ICD_VENDORS") or "/etc/OpenCL/vendors")
+    drivers = sorted(path.name for path in folder.glob("*.icd")) if folder.is_dir() else []
+    needed_for, fix = "hvdc run in modes hetero, gpu and dp", "apt-get install pocl-opencl-icd, or your GPU's driver"
+    if find_library("OpenCL") is None:
+        return Check("OpenCL", "missing", "there is no libOpenCL", needed_for, fix)
+    if not drivers:
+        return Check("OpenCL", "missing", f"there is no driver in {folder}", needed_for, fix)
+    return Check("OpenCL", "ok", ", ".join(drivers))
 
 
 def _memory() -> Check:

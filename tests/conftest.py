@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from device_runtime.build import why_not as why_no_build
 from exporters.model import TINY
 from exporters.qnn.available import why_not
 from exporters.synth import write_checkpoint
@@ -131,6 +132,17 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache that all processes of a test run share: the runtime is built into it once. Skips where it cannot be."""
+    if why := why_no_build("host"):
+        pytest.skip(f"the runtime is not built: {why}")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtimes"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """One process at a time, with this folder as the cache."""
@@ -168,6 +180,18 @@ def binary_artifact(tiled_artifact: Path, watched_checkpoint: Path, vae: Path, l
         output = tiled_artifact.with_name("binary.hvdc")
         given = ("--vae", vae, "--latents", latents)
         return decoders.compiled_decoder(watched_checkpoint, output, *given, backend="qnn")
+
+
+@pytest.fixture(scope="session")
+def runnable_artifact(
+    tiled_artifact: Path, watched_checkpoint: Path, vae: Path, latents: Path, calibration: Path, measured: Path
+) -> Path:
+    """With a decoder in two by two tiles, and activation scales."""
+    with _alone_in(measured):
+        output = tiled_artifact.with_name("runnable.hvdc")
+        given = ("--vae", vae, "--latents", latents, "--decoder-tile", decoders.TILED)
+        scales = ("--calibration", calibration, "--allow-geometry")
+        return decoders.compiled_decoder(watched_checkpoint, output, *given, *scales)
 
 
 @pytest.fixture

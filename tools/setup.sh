@@ -47,20 +47,22 @@ has_venv || {
     "$python" -m venv .venv
 }
 
+need cc "gcc libc6-dev" "the runtime is not built: no hvdc run, and tests of C are skipped"
+need make make "the runtime is not built: no hvdc run, and tests of C are skipped"
+need c++ g++ "the runtime is not built: no hvdc run, and tests of C are skipped"
+has_opencl || {
+    echo "setup: installing pocl-opencl-icd ocl-icd-libopencl1"
+    install pocl-opencl-icd ocl-icd-libopencl1 || true
+    has_opencl || echo "setup: could not install pocl-opencl-icd ocl-icd-libopencl1; without an OpenCL device: the GPU's" \
+        "executor does not run, and the demo takes the NPU's alone"
+}
 if [ "$mode" = dev ]; then
-    need cc "gcc libc6-dev" "the C reader is not built and its tests are skipped"
-    need cmake cmake "the C reader is built with the cmake from PyPI"
+    need cmake cmake "the runtime is built with the cmake from PyPI"
     need clang clang "the C reader is not fuzzed"
-    has_opencl || {
-        echo "setup: installing pocl-opencl-icd ocl-icd-libopencl1"
-        install pocl-opencl-icd ocl-icd-libopencl1 || true
-        has_opencl || echo "setup: could not install pocl-opencl-icd ocl-icd-libopencl1; without an OpenCL device:" \
-            "the GPU's engine is built but not tested"
-    }
     [ "$(id -u)" = 0 ] || echo "setup: not root; tests that fill a small file system of their own are skipped"
     what='.[dev]'
 else
-    what='.[quality]'
+    what='.[quality,runtime]'
 fi
 stamp=.venv/.installed-$mode
 new=$(cat pyproject.toml constraints-dev.txt | cksum)

@@ -4,6 +4,7 @@
  *   sha256 N       and N bytes: their SHA-256, as "0 OK DIGEST"
  *   open PATH      does this artifact open?
  *   deep PATH      is it sound to the last byte?
+ *   stream PATH    is this the directory of a stream?
  *
  * The answer is "NUMBER NAME FILE: MESSAGE". Exit status: 0 at the end of the input, 2 for another question. */
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdc/stream_file.h"
 #include "index.h"
 #include "sha256.h"
 
@@ -68,6 +70,18 @@ static bool check_artifact(char *path, bool deep) {
     return true;
 }
 
+/* A stream's faults have sentences and no codes: the answer is "0 OK", or "1 STREAM" and the sentence. */
+static bool check_stream(char *path) {
+    hvdc_stream_file *file;
+    hvdc_failure failure = {0};
+    path[strcspn(path, "\n")] = 0;
+    bool good = hvdc_stream_file_open(path, &file, &failure);
+    (void)printf("%d %s %s\n", good ? 0 : 1, good ? "OK" : "STREAM", failure.message);
+    (void)fflush(stdout);
+    hvdc_stream_file_close(file);
+    return true;
+}
+
 int main(void) {
     char line[4096];
     while (fgets(line, sizeof line, stdin) != NULL) {
@@ -80,6 +94,8 @@ int main(void) {
             good = check_artifact(line + 5, false);
         else if (strncmp(line, "deep ", 5) == 0)
             good = check_artifact(line + 5, true);
+        else if (strncmp(line, "stream ", 7) == 0)
+            good = check_stream(line + 7);
         if (!good) {
             (void)fputs("hvdc_check: what is this question?\n", stderr);
             return 2;

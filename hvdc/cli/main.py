@@ -19,11 +19,13 @@ VERBS = {
     "calibrate": "Record what the input of every GEMM reaches.",
     "compile": "Compile a checkpoint into an artifact.",
     "evaluate": "Measure what each engine's arithmetic costs in quality.",
+    "run": "Make videos with an artifact, on this machine.",
     "decode": "Turn latents into frames with an artifact's decoder.",
     "inspect": "Show what an artifact holds.",
     "validate": "Prove that an artifact is sound; for CI.",
     "diff": "Compare two artifacts: structure, bytes, numbers.",
     "embed": "Run the text encoder on prompts, for calibration and reference.",
+    "runtime": "Build the device runtime: what executes an artifact.",
     "synth": "Write synthetic checkpoints and artifacts.",
     "doctor": "Report what this machine has and lacks.",
 }

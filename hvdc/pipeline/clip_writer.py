@@ -40,7 +40,7 @@ def check_clip_path(path: Path, *, force: bool) -> None:
     if path.suffix.lower() == ".mp4":
         require_encoder()
     else:
-        _image_library()
+        image_library()
 
 
 def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
@@ -52,7 +52,7 @@ def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
     if path.suffix.lower() == ".mp4":
         write_durably(path, mp4_bytes(pixels, fps))
         return
-    library = _image_library()
+    library = image_library()
     images = [library.fromarray(frame) for frame in pixels]
     if path.suffix.lower() == ".gif":
         file = io.BytesIO()
@@ -70,7 +70,8 @@ def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _image_library() -> Any:
+def image_library() -> Any:
+    """Pillow. Raises HvdcError."""
     try:
         return importlib.import_module("PIL.Image")
     except ImportError as error:

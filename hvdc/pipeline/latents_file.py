@@ -1,4 +1,4 @@
-"""Latents of finished trajectories: what `hvdc calibrate --save-latents` writes, and what a decoder reads.
+"""Latents of finished trajectories: what `hvdc calibrate --save-latents` and `hvdc run` write, and a decoder reads.
 
 Any safetensors file with a tensor ``latents`` will do. That of `hvdc calibrate` has one metadata entry,
 ``calibration``: JSON with prompt and seed of each clip, the SHA-256 of the latents, and the `Provenance` of the
@@ -45,15 +45,16 @@ class Latents:
 
 
 def write_latents(
-    path: Path, values: Float32Array, prompts: Sequence[str], seeds: Sequence[int], provenance: Provenance
+    path: Path, values: Float32Array, prompts: Sequence[str], seeds: Sequence[int], provenance: Provenance | None
 ) -> None:
-    """``values`` as in `Latents`; prompt and seed of each clip. The same give the same bytes. Raises HvdcError."""
+    """``values`` as in `Latents`; prompt and seed of each clip; None where no calibration made them. The same give the
+    same bytes. Raises HvdcError."""
     facts = {
         "format": FORMAT,
         "prompts": list(prompts),
         "seeds": list(seeds),
         "latents_sha256": latents_sha256(values),
-        "calibration": provenance.model_dump(mode="json"),
+        "calibration": None if provenance is None else provenance.model_dump(mode="json"),
     }
     write_durably(path, pack({TENSOR: values}, facts))
 

@@ -170,11 +170,11 @@ class Workspace:
     def write(self, path: str, data: memoryview, sources: dict[str, str], left_out_energy: dict[str, float]) -> Done:
         """Write and sync a data file, then note it in the journal. Raises HvdcError when the disk refuses."""
         done = Done(path, len(data), hashlib.sha256(data).hexdigest(), sources, left_out_energy)
-        with _explaining(self.path / path):
+        with explaining(self.path / path):
             (self.path / path).parent.mkdir(exist_ok=True)
         write_durably(self.path / path, data)
         line = (json.dumps(asdict(done)) + "\n").encode()
-        with _explaining(self._journal), self._journal.open("ab", buffering=0) as journal:
+        with explaining(self._journal), self._journal.open("ab", buffering=0) as journal:
             if journal.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(journal.fileno())
@@ -215,7 +215,7 @@ def lock_directory(path: Path) -> int:
     Raises UsageError when another process holds it.
     """
     while True:
-        with _explaining(path):
+        with explaining(path):
             path.mkdir(exist_ok=True)
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -264,7 +264,7 @@ def _intact(path: Path, entry: Done) -> bool:
 def write_durably(path: Path, data: bytes | memoryview) -> None:
     """Write ``data`` under a temporary name, sync, rename. On failure nothing is left. Raises HvdcError."""
     temporary = path.with_name(path.name + TEMPORARY)
-    with _explaining(path):
+    with explaining(path):
         try:
             with temporary.open("wb", buffering=0) as file:
                 view, at = memoryview(data), 0
@@ -279,7 +279,8 @@ def write_durably(path: Path, data: bytes | memoryview) -> None:
 
 
 @contextlib.contextmanager
-def _explaining(path: Path) -> Iterator[None]:
+def explaining(path: Path) -> Iterator[None]:
+    """What the disk refuses, as HvdcError."""
     try:
         yield
     except OSError as error:

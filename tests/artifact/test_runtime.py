@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import SOURCE
-from device_runtime.sources import source_files, sources_sha256, sources_tar
+from device_runtime.build import why_not
+from device_runtime.sources import SOURCE, source_files, sources_sha256, sources_tar
 from hvdc.artifact.codes import Code
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, read_runtime, runtime_findings
 from tests.commands import hvdc
+
+needs_compiler = pytest.mark.skipif(bool(why_not("host")), reason=why_not("host") or "it is here")
 
 
 @pytest.fixture
@@ -58,6 +60,34 @@ def test_compile_puts_the_sources_there(artifact: Path) -> None:
     done = hvdc("validate", artifact)
     assert done.status == 0
     assert "runtime  ok" in done.out.splitlines()
+
+
+@needs_compiler
+def test_programs_travel_with_it(artifact: Path) -> None:
+    """Built once for all tests, and not by compile: it takes what is there."""
+    model = read_model(artifact)
+    done = hvdc("runtime", "build", "--into", artifact, "-q")
+    assert done.status == 0, done.err
+    runtime = read_runtime(artifact)
+    assert runtime is not None
+    [build] = runtime.builds
+    assert build.target == "host"
+    assert "host-hvdc_runner" in {program.name for program in build.programs}
+    assert hvdc("validate", artifact).status == 0
+    assert read_model(artifact) == model
+    assert sorted(path.name for path in artifact.parent.iterdir()) == [artifact.name]
+
+
+def read_model(artifact: Path) -> str:
+    with open_artifact(artifact) as opened:
+        return opened.manifest.model_sha256
+
+
+def test_what_is_no_artifact_gets_no_runtime(tmp_path: Path) -> None:
+    (tmp_path / "x.hvdc").mkdir()
+    done = hvdc("runtime", "build", "--into", tmp_path / "x.hvdc", "-q")
+    assert done.status != 0
+    assert list((tmp_path / "x.hvdc").iterdir()) == []
 
 
 def test_an_artifact_without_is_whole(artifact: Path) -> None:

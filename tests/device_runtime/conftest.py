@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from device_runtime.build import build_host, why_not
+from tests.device_runtime.gpu import Gpu, Refused, gpu_environment
 from tests.device_runtime.programs import Checker
+from tests.device_runtime.qnn_stand_in import build_stand_in
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +28,45 @@ def checker(programs: dict[str, Path]) -> Iterator[Checker]:
     """A running ``hvdc_check``; a sanitizer's report or a leak fails the test that asked."""
     with Checker(programs["hvdc_check"]) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def gpu_caches(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compiled kernels, of ours and of PoCL's own cache, which all processes of a test run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "gpu-caches"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_gpu(
+    programs: dict[str, Path], gpu_caches: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Gpu]:
+    """``start_gpu(option=value, …)``: a running ``hvdc_gpu_check``; skips where there is no OpenCL device."""
+    program, folder = programs["hvdc_gpu_check"], tmp_path_factory.mktemp("gpu")
+    environment = gpu_environment(gpu_caches)
+
+    def start(**options: object) -> Gpu:
+        return Gpu(program, folder, environment, **{"cache": gpu_caches / "ours", **options})
+
+    with start() as gpu:
+        try:
+            gpu.ask("import")
+        except Refused as why:
+            pytest.skip(f"the GPU's engine is not tested: {why}")
+    return start
+
+
+@pytest.fixture(scope="session")
+def gpu(start_gpu: Callable[..., Gpu]) -> Iterator[Gpu]:
+    """One for single kernels, with heads of 128 channels."""
+    with start_gpu(dot="plain") as running:
+        running.ask("device", 128)
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stand_in(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a stand-in for QNN's libraries."""
+    return build_stand_in(tmp_path_factory.mktemp("qnn"))

@@ -45,6 +45,11 @@ class Checker:
         """The code of opening and deep validation."""
         return Code(int(self._ask(f"deep {root}\n".encode())[0]))
 
+    def stream(self, folder: Path) -> str:
+        """What the C reader says of a stream's directory; ``""`` if it accepts it."""
+        answer = self._ask(f"stream {folder}\n".encode())
+        return answer[2] if answer[0] == "1" else ""
+
     def _ask(self, question: bytes) -> list[str]:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

@@ -54,8 +54,13 @@ def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "there is no C compiler (no-such-compiler)" in why_not("host")
 
 
+def test_a_missing_compiler_for_cpp_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert "there is no C++ compiler (no-such-compiler)" in why_not("host")
+
+
 def test_an_unknown_preset_is_said(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match="presets are host, host-asan, fuzz"):
+    with pytest.raises(BuildError, match="presets are host, host-asan, host-tsan, aarch64-linux, android-arm64, fuzz"):
         build_host("phone", tmp_path)
 
 

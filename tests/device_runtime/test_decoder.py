@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hvdc.artifact.decoder import Decoder
+from hvdc.artifact.decoder import Decoder, Port
 from tests.artifacts import make_artifact, read_manifest, write_manifest
 from tests.decoder_entries import GRAPHS
 from tests.device_runtime.decoder_program import Decoded
@@ -96,6 +96,20 @@ def test_a_latent_frame_goes_through_the_graphs_of_its_variant(artifact: Path, r
     executed = [line.split()[0].removesuffix("$0/x") for line in trace.read_text().splitlines()]
     order = [name for i, name in enumerate(executed) if i == 0 or executed[i - 1] != name]
     assert order == list(GRAPHS) * 2, "both tiles, one after the other, from their first frame on"
+
+
+def test_an_output_may_have_the_name_of_the_latent(artifact: Path, run: Decoded) -> None:
+    """Of another graph, and of another size: what it writes is nobody's input."""
+    write_binaries(artifact)
+    before = run.open(artifact).facts["buffer_bytes"]
+    more = Port(name="latent", dtype="uint16", shape=(3, 5000), scale=1.0, zero_point=0)
+    graphs = [graph.model_copy(update={"outputs": (*graph.outputs, more)}) for graph in entry_of(artifact).graphs[1::2]]
+    first, _, later, _ = entry_of(artifact).graphs
+    edit(artifact, graphs=(first, graphs[0], later, graphs[1]))
+    write_binaries(artifact)
+    latent = latent_of(3, 5, 6)
+    np.testing.assert_array_equal(run.frames(artifact, latent), decoded(entry_of(artifact), latent))
+    assert run.facts["buffer_bytes"] == before + 2 * 2 * 3 * 5000
 
 
 # --- memory -----------------------------------------------------------------------------------------------------

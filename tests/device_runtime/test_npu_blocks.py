@@ -128,7 +128,7 @@ STEP = {"semantic": 0, "detail": 5}
         ("tiny_artifact", (1, 1, 1)),
         ("tiny_artifact", (1, 7, 8)),  # M mod 32 = 24, as of the real video
         ("tiny_artifact", (1, 5, 8)),  # 8
-        ("tiny_artifact", (9, 8, 8)),  # more than 512 keys
+        ("tiny_artifact", (1, 31, 34)),  # more than 512 keys, and than 1024 rows
         ("ragged_artifact", (1, 5, 7)),
         ("ragged_artifact", (2, 4, 8)),
     ],

@@ -110,7 +110,8 @@ static bool hear_npu(hvdc_running *r) {
 static void hear_stop(hvdc_running *r) {
     struct signalfd_siginfo asked;
     ssize_t got = read(r->stop_fd, &asked, sizeof asked); /* one signal; any other descriptor: whatever is there */
-    if (got <= 0 && !(got < 0 && (errno == EAGAIN || errno == EINTR))) r->stop_fd = -1;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) r->stop_fd = -1; /* it can ask only once */
     r->abandoned = r->stopping || r->stream->options.on_stop == HVDC_STOP_ABANDON;
     r->stopping = true;
     hvdc_running_tell(r, HVDC_EVENT_STOPPING, 0, 0, NULL,

@@ -75,18 +75,24 @@ bool Executor::is_cache(const std::string &name) const {
     return false;
 }
 
-/* The buffer of a port, where caches number `written` are written. Ports of one buffer have one name. */
+/* Whether a variant begins with a graph. */
+bool Executor::begins(const Graph &graph) const {
+    return &graph == &graphs_.front() || (&graph)[-1].is_first() != graph.is_first();
+}
+
+/* The buffer of a port, where caches number `written` are written. Ports of one buffer have one name and one size, which
+ * the artifact's reader checks of cuts and caches. A latent has a buffer of its own: an output may have its name. */
 std::string Executor::buffer_name(const Graph &graph, const Port &port, bool reads, unsigned written) const {
     const std::string of_variant = (graph.is_first() ? "first " : "later ") + port.name;
-    if (reads) return &port == &graph.inputs.front() ? of_variant : std::to_string(1 - written) + " " + port.name;
+    if (reads && &port == &graph.inputs.front()) return begins(graph) ? "latent of " + of_variant : of_variant;
+    if (reads) return std::to_string(1 - written) + " " + port.name;
     const std::string cache = is_next(port.name) ? port.name.substr(sizeof next_prefix - 1) : "";
     return !cache.empty() && is_cache(cache) ? std::to_string(written) + " " + cache : of_variant;
 }
 
 bool Executor::make_buffer(const std::string &name, const Port &port, hvdc_failure *failure) {
     std::unique_ptr<Buffer> &buffer = buffers_[name];
-    if (buffer != nullptr)
-        return true; /* cuts and caches have one size on both sides: the artifact's reader checks it */
+    if (buffer != nullptr) return true;
     buffer = std::make_unique<Buffer>();
     return buffer->allocate(allocator_, port.bytes, failure);
 }
@@ -100,7 +106,7 @@ bool Executor::make_buffers(hvdc_failure *failure) {
                 if (!make_buffer(buffer_name(graph, port, false, written), port, failure)) return false;
         }
         Ends &ends = ends_[graph.is_first() ? 0 : 1];
-        if (ends.latent == nullptr) {
+        if (begins(graph)) {
             ends.latent_port = &graph.inputs.front();
             ends.latent = buffers_[buffer_name(graph, graph.inputs.front(), true, 0)].get();
         }
@@ -141,7 +147,9 @@ bool Executor::load_binary(uint32_t binary, uint32_t variant, hvdc_failure *fail
         return fail(failure, qx_code(refused) == QX_NO_MEMORY ? HVDC_FAILURE_MEMORY : HVDC_FAILURE_DEVICE,
                     "the NPU's backend does not load " + binaries_[binary].path + ": " + backend_.describe(refused));
     contexts_[binary] = std::move(context);
-    return bind(binary, failure);
+    if (bind(binary, failure)) return true;
+    contexts_[binary].reset(); /* a loaded one is bound */
+    return false;
 }
 
 /* Whether there was one. */

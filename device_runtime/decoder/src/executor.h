@@ -56,6 +56,7 @@ class Executor {
     bool make_buffers(hvdc_failure *failure);
     bool make_buffer(const std::string &name, const Port &port, hvdc_failure *failure);
     bool is_cache(const std::string &name) const;
+    bool begins(const Graph &graph) const;
     std::string buffer_name(const Graph &graph, const Port &port, bool reads, unsigned written) const;
     bool load(uint32_t variant, hvdc_failure *failure);
     bool load_binary(uint32_t binary, uint32_t variant, hvdc_failure *failure);

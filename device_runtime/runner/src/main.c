@@ -1,0 +1,30 @@
+/* hvdc_runner: makes the videos of a stream on two engines. The processes of both are this program. */
+#include <stdio.h>
+
+#include "report.h"
+#include "roles.h"
+
+enum hvdc_exit hvdc_exit_of(const hvdc_failure *failure) {
+    switch (failure->kind) {
+        case HVDC_FAILURE_USAGE: return HVDC_EXIT_USAGE;
+        case HVDC_FAILURE_ARTIFACT: return HVDC_EXIT_ARTIFACT;
+        case HVDC_FAILURE_DEVICE: return HVDC_EXIT_DEVICE;
+        default: return HVDC_EXIT_FAILURE;
+    }
+}
+
+int main(int argc, char **argv) {
+    hvdc_options options;
+    hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    hvdc_say_in_lines();
+    if (!hvdc_options_parse(argc, argv, &options, &failure)) {
+        (void)fprintf(stderr, "hvdc_runner: %s\n", failure.message);
+        return HVDC_EXIT_USAGE;
+    }
+    if (options.help) return fputs(hvdc_options_help, stdout) < 0 ? HVDC_EXIT_FAILURE : HVDC_EXIT_OK;
+    switch (options.role) {
+        case HVDC_ROLE_WORKER: return (int)hvdc_be_worker(&options);
+        case HVDC_ROLE_TIMER: return (int)hvdc_be_timer(&options);
+        default: return (int)hvdc_be_owner(&options);
+    }
+}

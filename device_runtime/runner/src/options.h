@@ -1,0 +1,50 @@
+/* The command line of hvdc_runner. */
+#ifndef HVDC_RUNNER_OPTIONS_H
+#define HVDC_RUNNER_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hvdc/coordinator.h"
+#include "hvdc/policy.h"
+
+#define HVDC_ARGUMENTS_MAX 20u
+
+enum hvdc_role {
+    HVDC_ROLE_OWNER = 0,
+    HVDC_ROLE_WORKER, /* serves an owner */
+    HVDC_ROLE_TIMER   /* times the GPU's blocks for an owner that looks for a cut */
+};
+
+enum hvdc_talk { HVDC_TALK_TEXT = 0, HVDC_TALK_JSON, HVDC_TALK_NOTHING };
+
+/* Texts are those of argv. */
+typedef struct hvdc_options {
+    enum hvdc_role role;
+    const char *artifact, *stream, *output; /* directories; the last two the owner's alone */
+    enum hvdc_mode mode;
+    bool cut_is_given;
+    uint32_t cut;
+    bool rates_are_given;
+    hvdc_rates rates;
+    uint32_t threads;                /* 0: one for each processor that this process may use */
+    const char *platform, *device;   /* of OpenCL; NULL: any */
+    const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */
+    const char *npu_cpus, *gpu_cpus; /* NULL: all that this process may use */
+    const char *trace;
+    bool resume, stop_when_gpu_lost, abandon, json, help;
+    uint32_t parent; /* a process with which this one ends; 0: none */
+    enum hvdc_talk progress;
+} hvdc_options;
+
+extern const char hvdc_options_help[];
+
+/* Fails with kind USAGE and a sentence. */
+bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure);
+
+/* The arguments of a process that takes `role` for an owner with these options; NULL-terminated. `threads` is scratch for
+ * their text. `gpu_cpus` takes the place of the options'. */
+void hvdc_options_for(enum hvdc_role role, const hvdc_options *options, const char *gpu_cpus, char threads[16],
+                      char *argv[HVDC_ARGUMENTS_MAX]);
+
+#endif

@@ -1,0 +1,219 @@
+/* The process of the NPU: owns the weights, starts the GPU's process, runs the stream. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engines.h"
+#include "hvdc/shared_weights.h"
+#include "hvdc/stream_file.h"
+#include "processors.h"
+#include "report.h"
+#include "roles.h"
+#include "timing.h"
+
+typedef struct hvdc_owner {
+    hvdc_options options;
+    hvdc_artifact *artifact;
+    hvdc_stream_file *input;
+    hvdc_shared_weights *weights;
+    hvdc_side side;
+    hvdc_engine *npu;
+    int stop_fd;
+    char gpu_cpus[HVDC_CPU_LIST_BYTES]; /* "": as this process had */
+    hvdc_video *videos;
+    hvdc_outcome outcome;
+} hvdc_owner;
+
+static bool needs_gpu(const hvdc_options *options) { return options->mode != HVDC_MODE_NPU; }
+
+/* Pins this process. The GPU's inherits that, so that it is told what it may use. */
+static bool pin(hvdc_owner *owner, hvdc_failure *failure) {
+    const hvdc_options *options = &owner->options;
+    if (options->gpu_cpus != NULL)
+        (void)snprintf(owner->gpu_cpus, sizeof owner->gpu_cpus, "%s", options->gpu_cpus);
+    else if (options->npu_cpus != NULL && !hvdc_processors_list(owner->gpu_cpus, failure))
+        return false;
+    return hvdc_processors_use(options->npu_cpus, failure);
+}
+
+static bool check_stream(const hvdc_owner *owner, hvdc_failure *failure) {
+    const hvdc_stream_header *h = hvdc_stream_file_header(owner->input);
+    const hvdc_trajectory *t = &owner->outcome.trajectory;
+    const uint8_t *own = hvdc_artifact_header(owner->artifact)->index_sha256;
+    if (memcmp(h->artifact_sha256, own, sizeof h->artifact_sha256) != 0)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "the stream %s was written for another artifact than %s: write it again with `hvdc run`",
+                         owner->options.stream, owner->options.artifact);
+    if (h->tokens != t->tokens || h->latent_values != t->latent_values || h->text_tokens != t->text_tokens ||
+        h->text_width != t->text_width)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "the stream %s has latents of %" PRIu32 " x %" PRIu32 " and prompts of %" PRIu32 " x %" PRIu32
+                         ", the artifact %" PRIu32 " x %" PRIu32 " and %" PRIu32 " x %" PRIu32,
+                         owner->options.stream, h->tokens, h->latent_values, h->text_tokens, h->text_width, t->tokens,
+                         t->latent_values, t->text_tokens, t->text_width);
+    return true;
+}
+
+/* With hvdc_stop_signals called before, the parent's end is a request to stop. */
+static bool follow_parent(const hvdc_options *options, hvdc_failure *failure) {
+    if (options->parent == 0) return true;
+    if (prctl(PR_SET_PDEATHSIG, SIGTERM) != 0)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--with-parent is not possible here: %s", strerror(errno));
+    if ((uint32_t)getppid() != options->parent)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "process %" PRIu32 " did not start this one, or has ended",
+                         options->parent);
+    return true;
+}
+
+/* What can be refused before a weight is read. */
+static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
+    const hvdc_options *options = &owner->options;
+    if (!hvdc_open_artifact(options->artifact, &owner->artifact, failure) ||
+        !hvdc_stream_file_open(options->stream, &owner->input, failure))
+        return false;
+    owner->outcome.trajectory = hvdc_trajectory_of(owner->artifact);
+    owner->outcome.videos = hvdc_stream_file_header(owner->input)->videos;
+    uint32_t executions = owner->outcome.trajectory.steps * owner->outcome.trajectory.layers;
+    if (!check_stream(owner, failure)) return false;
+    if (needs_gpu(options) && hvdc_artifact_calibration(owner->artifact) == NULL)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "the artifact %s has no activation scales, which the GPU needs: take mode npu, or compile it "
+                         "with --prompts or --calibration",
+                         options->artifact);
+    if (options->cut_is_given && options->cut > executions)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut %" PRIu32 " is beyond the %" PRIu32 " blocks of a video",
+                         options->cut, executions);
+    if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
+        return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
+    owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
+    return owner->videos != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+}
+
+static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
+    hvdc_outcome *outcome = &owner->outcome;
+    if (!hvdc_shared_weights_load(owner->artifact, 0, &owner->weights, failure)) return false;
+    outcome->weights_bytes = hvdc_shared_weights_bytes(owner->weights);
+    outcome->weights_kind = hvdc_shared_weights_kind(owner->weights);
+    hvdc_say(&owner->options, "note", "weights: %.1f MiB, verified, in one %s for both engines",
+             (double)outcome->weights_bytes / (1 << 20), outcome->weights_kind);
+    const hvdc_weights *view = hvdc_shared_weights_view(owner->weights);
+    if (!hvdc_side_open(view, &owner->options, &owner->side, failure) ||
+        !hvdc_open_npu(view, &owner->options, &owner->npu, failure))
+        return false;
+    outcome->host_bytes = hvdc_host_memory_bytes(owner->side.host);
+    return true;
+}
+
+static const char *gpu_cpus(const hvdc_owner *owner) { return owner->gpu_cpus[0] == 0 ? NULL : owner->gpu_cpus; }
+
+static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
+    const hvdc_options *options = &owner->options;
+    hvdc_outcome *outcome = &owner->outcome;
+    uint32_t executions = outcome->trajectory.steps * outcome->trajectory.layers;
+    if (options->mode != HVDC_MODE_HETERO) return true;
+    outcome->cut = options->cut;
+    outcome->rates = options->rates;
+    outcome->cut_source = options->cut_is_given ? HVDC_CUT_GIVEN : HVDC_CUT_FROM_RATES;
+    if (options->cut_is_given) {
+        hvdc_say_cut(outcome);
+        return true;
+    }
+    if (!options->rates_are_given) {
+        hvdc_say(options, "note", "no rates are given: blocks of both engines are timed, while both work");
+        if (!hvdc_time_engines(options, &outcome->trajectory, owner->npu, gpu_cpus(owner), owner->stop_fd,
+                               &outcome->rates, stopped, failure))
+            return false;
+        outcome->cut_source = HVDC_CUT_MEASURED;
+    }
+    if (!hvdc_best_cut(&outcome->rates, executions, &outcome->cut, failure)) return false;
+    hvdc_say_cut(outcome);
+    return true;
+}
+
+struct io {
+    hvdc_owner *owner;
+    hvdc_speaker speaker;
+};
+
+static bool load(void *context, uint32_t video, float *latent, float *embeds, hvdc_failure *failure) {
+    const struct io *io = context;
+    const hvdc_trajectory *t = &io->owner->outcome.trajectory;
+    const float *from = hvdc_stream_file_latent(io->owner->input, video);
+    if (from == NULL) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the stream has no video %" PRIu32, video);
+    memcpy(latent, from, (size_t)t->tokens * t->latent_values * sizeof *latent);
+    memcpy(embeds, hvdc_stream_file_embeds(io->owner->input, video),
+           (size_t)t->text_tokens * t->text_width * sizeof *embeds);
+    return true;
+}
+
+static void say_progress(void *context, const hvdc_progress *progress) {
+    struct io *io = context;
+    hvdc_say_progress(&io->speaker, progress);
+}
+
+static bool run(hvdc_owner *owner, hvdc_failure *failure) {
+    const hvdc_options *options = &owner->options;
+    hvdc_outcome *outcome = &owner->outcome;
+    char threads[16], *worker_argv[HVDC_ARGUMENTS_MAX];
+    hvdc_options_for(HVDC_ROLE_WORKER, options, gpu_cpus(owner), threads, worker_argv);
+    struct io io = {.owner = owner, .speaker = {.options = options, .trajectory = &outcome->trajectory}};
+    const hvdc_stream stream = {
+        .trajectory = outcome->trajectory,
+        .weights = owner->weights,
+        .npu = owner->npu,
+        .host = owner->side.ops,
+        .io = {.context = &io, .load = load, .progress = say_progress},
+        .options = {.mode = options->mode,
+                    .cut = outcome->cut,
+                    .videos = outcome->videos,
+                    .stop_when_gpu_lost = options->stop_when_gpu_lost,
+                    .resume = options->resume,
+                    .on_stop = options->abandon ? HVDC_STOP_ABANDON : HVDC_STOP_FINISH,
+                    .stop_fd = owner->stop_fd,
+                    .directory = options->output,
+                    .trace = options->trace,
+                    .worker_argv = needs_gpu(options) ? worker_argv : NULL},
+    };
+    outcome->report.videos = owner->videos;
+    return hvdc_stream_run(&stream, &outcome->report, failure);
+}
+
+static void close_owner(hvdc_owner *owner) {
+    hvdc_engine_close(owner->npu);
+    hvdc_side_close(&owner->side);
+    hvdc_shared_weights_close(owner->weights);
+    hvdc_stream_file_close(owner->input);
+    hvdc_artifact_close(owner->artifact);
+    free(owner->videos);
+    if (owner->stop_fd >= 0) (void)close(owner->stop_fd);
+}
+
+enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
+    hvdc_owner owner = {.options = *options, .stop_fd = -1};
+    hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    bool stopped = false, ran = false;
+    owner.stop_fd = hvdc_stop_signals(&failure);
+    bool good = owner.stop_fd >= 0 && follow_parent(options, &failure) && pin(&owner, &failure);
+    if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
+    owner.outcome.options = &owner.options;
+    good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
+           place_cut(&owner, &stopped, &failure);
+    if (good) {
+        good = run(&owner, &failure);
+        ran = true;
+    }
+    stopped = stopped || owner.outcome.report.stopped;
+    if (!good) hvdc_print_failure(&owner.options, &failure);
+    if (good && ran && !hvdc_print_outcome(&owner.outcome)) good = false;
+    close_owner(&owner);
+    if (stopped) return HVDC_EXIT_STOPPED;
+    return good ? HVDC_EXIT_OK : failure.kind == HVDC_FAILURE_NONE ? HVDC_EXIT_FAILURE : hvdc_exit_of(&failure);
+}

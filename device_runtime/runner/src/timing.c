@@ -1,0 +1,203 @@
+#define _POSIX_C_SOURCE 200809L
+
+#include "timing.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engines.h"
+#include "hvdc/channel.h"
+#include "hvdc/child.h"
+#include "hvdc/clock.h"
+#include "processors.h"
+#include "roles.h"
+
+#define EXPERTS 2u
+#define ENOUGH 2u        /* blocks of each expert */
+#define SILENCE_S 600.0  /* opening a device, compiling kernels */
+#define SAID_AT_MOST 64u /* messages: its owner may not read for as long as a block of its own takes */
+#define NANOSECOND 1e-9
+
+/* Numbers of the magnitude of a hidden state, from a generator of Park and Miller. */
+static void make_up(float *values, size_t count) {
+    uint64_t state = 1;
+    for (size_t i = 0; i < count; i++) {
+        state = state * 48271u % 2147483647u;
+        values[i] = (float)state * (2.0f / 2147483647.0f) - 1.0f;
+    }
+}
+
+bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_trajectory *trajectory,
+                       hvdc_failure *failure) {
+    size_t text_values = (size_t)trajectory->text_tokens * trajectory->width;
+    *timing = (hvdc_timing){.engine = engine};
+    for (uint32_t step = trajectory->steps; step-- > 0;) {
+        uint32_t expert = trajectory->experts[step] % EXPERTS;
+        timing->exists[expert] = true;
+        timing->step[expert] = step;
+    }
+    timing->hidden = malloc((size_t)trajectory->tokens * trajectory->width * sizeof(float));
+    float *text = malloc(text_values * sizeof *text);
+    bool good = timing->hidden != NULL && text != NULL;
+    if (!good) (void)hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
+    if (good) {
+        make_up(timing->hidden, (size_t)trajectory->tokens * trajectory->width);
+        make_up(text, text_values);
+    }
+    for (uint32_t expert = 0; good && expert < EXPERTS; expert++)
+        good = !timing->exists[expert] || engine->set_text(engine, expert, text, failure);
+    for (uint32_t expert = 0; good && expert < EXPERTS; expert++) { /* keys and values of the text, first touch */
+        hvdc_timed_block first;
+        good = !timing->exists[expert] || hvdc_timing_block(timing, &first, failure);
+    }
+    free(text);
+    if (!good) hvdc_timing_end(timing);
+    return good;
+}
+
+void hvdc_timing_end(hvdc_timing *timing) {
+    free(timing->hidden);
+    timing->hidden = NULL;
+}
+
+bool hvdc_timing_block(hvdc_timing *timing, hvdc_timed_block *timed, hvdc_failure *failure) {
+    uint32_t expert = timing->exists[timing->next] ? timing->next : (timing->next + 1u) % EXPERTS;
+    uint64_t start = hvdc_clock_ns();
+    if (!timing->engine->run(timing->engine, timing->step[expert], 0, 1, timing->hidden, failure)) return false;
+    *timed = (hvdc_timed_block){.expert = expert, .seconds = (double)(hvdc_clock_ns() - start) * NANOSECOND};
+    timing->next = (expert + 1u) % EXPERTS;
+    return true;
+}
+
+static void note(hvdc_timed *timed, const hvdc_timed_block *block) {
+    timed->seconds[block->expert % EXPERTS] += block->seconds;
+    timed->count[block->expert % EXPERTS]++;
+}
+
+static bool is_enough(const hvdc_timed *timed, const hvdc_timing *timing) {
+    for (uint32_t expert = 0; expert < EXPERTS; expert++)
+        if (timing->exists[expert] && timed->count[expert] < ENOUGH) return false;
+    return true;
+}
+
+/* Over a trajectory, whose steps are not shared evenly by the experts. */
+static double mean_block_s(const hvdc_timed *timed, const hvdc_trajectory *trajectory) {
+    double sum = 0.0;
+    for (uint32_t step = 0; step < trajectory->steps; step++) {
+        uint32_t expert = trajectory->experts[step] % EXPERTS;
+        sum += timed->seconds[expert] / (double)timed->count[expert];
+    }
+    return sum / (double)trajectory->steps;
+}
+
+static double since_s(uint64_t start_ns) { return (double)(hvdc_clock_ns() - start_ns) * NANOSECOND; }
+
+/* The timer's process, as its owner hears it. */
+typedef struct hvdc_heard {
+    hvdc_channel channel;
+    hvdc_timed timed;
+    uint64_t last_ns; /* when it said something */
+    int stop_fd;
+    bool stopped;
+} hvdc_heard;
+
+/* Takes all that the timer has said; waits for the first of it at most `timeout_s`. */
+static bool take_messages(hvdc_heard *heard, double timeout_s, hvdc_failure *failure) {
+    hvdc_message message;
+    hvdc_timed_block block;
+    enum hvdc_received got;
+    while ((got = hvdc_channel_receive(&heard->channel, timeout_s, &message, failure)) == HVDC_RECEIVED_MESSAGE) {
+        if (message.fd >= 0) (void)close(message.fd);
+        if (message.kind == HVDC_TIMER_SAY_NO) return hvdc_channel_refusal(&message, failure);
+        if (message.kind != HVDC_TIMER_SAY_BLOCK || message.bytes != sizeof block)
+            return hvdc_fail(failure, HVDC_FAILURE_PEER, "the process that times the GPU sent message %u of %u bytes",
+                             (unsigned)message.kind, (unsigned)message.bytes);
+        memcpy(&block, message.payload, sizeof block);
+        note(&heard->timed, &block);
+        heard->last_ns = hvdc_clock_ns();
+        timeout_s = 0;
+    }
+    return got == HVDC_RECEIVED_NOTHING;
+}
+
+static bool go_on(hvdc_heard *heard, hvdc_failure *failure) {
+    struct pollfd stop = {.fd = heard->stop_fd, .events = POLLIN};
+    heard->stopped = heard->stop_fd >= 0 && poll(&stop, 1, 0) > 0;
+    if (heard->stopped)
+        return hvdc_fail(failure, HVDC_FAILURE_PEER, "stopped while the engines were timed: nothing was made");
+    if (since_s(heard->last_ns) > SILENCE_S)
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the GPU has executed no block within %.0f s", SILENCE_S);
+    return true;
+}
+
+static bool time_beside(hvdc_heard *heard, hvdc_timing *npu, hvdc_timed *npu_timed, hvdc_failure *failure) {
+    while (heard->timed.count[0] + heard->timed.count[1] == 0) /* until it has begun */
+        if (!go_on(heard, failure) || !take_messages(heard, 0.2, failure)) return false;
+    heard->timed = (hvdc_timed){.count = {0, 0}}; /* these were executed alone */
+    while (!is_enough(npu_timed, npu) || !is_enough(&heard->timed, npu)) {
+        hvdc_timed_block block;
+        if (!go_on(heard, failure) || !hvdc_timing_block(npu, &block, failure)) return false;
+        note(npu_timed, &block);
+        if (!take_messages(heard, 0, failure)) return false;
+    }
+    return true;
+}
+
+bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *trajectory, hvdc_engine *npu,
+                       const char *gpu_cpus, int stop_fd, hvdc_rates *rates, bool *stopped, hvdc_failure *failure) {
+    char threads[16], *argv[HVDC_ARGUMENTS_MAX];
+    hvdc_timing timing;
+    hvdc_timed npu_timed = {.count = {0, 0}};
+    hvdc_child child;
+    hvdc_options_for(HVDC_ROLE_TIMER, options, gpu_cpus, threads, argv);
+    *stopped = false;
+    if (!hvdc_timing_begin(&timing, npu, trajectory, failure)) return false;
+    bool good = hvdc_child_start(argv, HVDC_WORKER_FD, &child, failure);
+    if (good) {
+        hvdc_heard heard = {.channel = hvdc_channel_on(child.socket), .last_ns = hvdc_clock_ns(), .stop_fd = stop_fd};
+        good = time_beside(&heard, &timing, &npu_timed, failure);
+        *stopped = heard.stopped;
+        if (good) {
+            rates->gpu_block_s = mean_block_s(&heard.timed, trajectory);
+            rates->npu_block_s = mean_block_s(&npu_timed, trajectory);
+        }
+        if (!hvdc_child_end(&child, NULL, 0, good ? failure : NULL)) good = false;
+    }
+    hvdc_timing_end(&timing);
+    return good;
+}
+
+static bool time_for_owner(const hvdc_options *options, hvdc_channel *channel, hvdc_failure *failure) {
+    hvdc_artifact *artifact = NULL;
+    hvdc_engine *engine = NULL;
+    hvdc_timing timing;
+    if (!hvdc_processors_use(options->gpu_cpus, failure) || !hvdc_open_artifact(options->artifact, &artifact, failure))
+        return false;
+    const hvdc_weights weights = {.artifact = artifact};
+    const hvdc_trajectory trajectory = hvdc_trajectory_of(artifact);
+    bool good =
+        hvdc_open_gpu(&weights, options, &engine, failure) && hvdc_timing_begin(&timing, engine, &trajectory, failure);
+    for (uint32_t said = 0; good;) { /* until it is killed */
+        hvdc_timed_block block;
+        good = hvdc_timing_block(&timing, &block, failure);
+        if (good && said < SAID_AT_MOST) {
+            good = hvdc_channel_send(channel, HVDC_TIMER_SAY_BLOCK, &block, sizeof block, -1, failure);
+            said++;
+        }
+        if (!good) hvdc_timing_end(&timing);
+    }
+    hvdc_engine_close(engine);
+    hvdc_artifact_close(artifact);
+    return good;
+}
+
+enum hvdc_exit hvdc_be_timer(const hvdc_options *options) {
+    hvdc_channel channel = hvdc_channel_on(HVDC_WORKER_FD);
+    hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    (void)time_for_owner(options, &channel, &failure);
+    (void)hvdc_channel_refuse(&channel, HVDC_TIMER_SAY_NO, &failure);
+    return HVDC_EXIT_FAILURE;
+}

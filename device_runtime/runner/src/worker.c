@@ -1,0 +1,42 @@
+/* The process of the GPU. */
+#define _POSIX_C_SOURCE 200809L
+
+#include <stdio.h>
+
+#include "engines.h"
+#include "processors.h"
+#include "report.h"
+#include "roles.h"
+
+struct worker {
+    const hvdc_options *options;
+    hvdc_side side;
+};
+
+static bool open_engine(void *context, const hvdc_weights *weights, hvdc_engine **engine, hvdc_host_ops *host,
+                        hvdc_failure *failure) {
+    struct worker *worker = context;
+    if (!hvdc_side_open(weights, worker->options, &worker->side, failure) ||
+        !hvdc_open_gpu(weights, worker->options, engine, failure))
+        return false;
+    *host = worker->side.ops;
+    hvdc_say(worker->options, "gpu", "GPU: %s", hvdc_gpu_text(*engine));
+    return true;
+}
+
+enum hvdc_exit hvdc_be_worker(const hvdc_options *options) {
+    struct worker worker = {.options = options};
+    hvdc_artifact *artifact = NULL;
+    hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    if (!hvdc_processors_use(options->gpu_cpus, &failure) ||
+        !hvdc_open_artifact(options->artifact, &artifact, &failure)) {
+        (void)fprintf(stderr, "worker: %s\n", failure.message);
+        return HVDC_EXIT_FAILURE;
+    }
+    const hvdc_worker serving = {
+        .artifact = artifact, .trajectory = hvdc_trajectory_of(artifact), .context = &worker, .open = open_engine};
+    int status = hvdc_worker_serve(&serving);
+    hvdc_side_close(&worker.side);
+    hvdc_artifact_close(artifact);
+    return status == 0 ? HVDC_EXIT_OK : HVDC_EXIT_FAILURE;
+}

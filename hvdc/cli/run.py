@@ -1,0 +1,155 @@
+"""``hvdc run``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hvdc.cli.output import out, print_json, progress_for, table
+from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
+from hvdc.errors import UsageError
+from hvdc.pipeline.run import MODES, WHERE, Ran, RunRequest, facts, run
+from hvdc.pipeline.run_place import CLIP_FORMATS, Place
+
+
+def parse_cut(text: str) -> int | None:
+    """``auto`` (None) or a number. Raises UsageError."""
+    if text == "auto":
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise UsageError("this is no place for a cut", where="--cut", expected="auto, or a block: 51", found=text)
+    return int(text)
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to fill.")
+@click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.")
+@click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4.")
+@click.option("--count", type=click.IntRange(1), help="Make the first N videos only.  [default: prompts × seeds]")
+@click.option("--mode", type=click.Choice(MODES), default="hetero", show_default=True,
+              help="Who executes which blocks.")  # fmt: skip
+@click.option("--cut", default="auto", show_default=True, metavar="K|auto", help="Where the NPU takes over.")
+@click.option("--rates", type=click.Path(path_type=Path), help="Place the cut by this table, and time nothing.")
+@click.option("--format", "suffix", type=click.Choice(CLIP_FORMATS), default="mp4", show_default=True,
+              help="Of the clips.")  # fmt: skip
+@click.option("--fps", type=click.IntRange(1, 240), default=16, show_default=True, help="Frames a second.")
+@click.option("--no-decode", is_flag=True, help="Latents only.")
+@click.option("--threads", type=click.IntRange(1, 64), help="Of each process's CPU work.  [default: processors]")
+@click.option("--device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option("--npu-cpus", metavar="LIST", help="Processors of the NPU's process: 0,2-5.")
+@click.option("--gpu-cpus", metavar="LIST", help="Processors of the GPU's process.")
+@click.option("--on-gpu-loss", type=click.Choice(("go-on", "stop")), default="go-on", show_default=True,
+              help="When the GPU's process dies: with the NPU alone, or not.")  # fmt: skip
+@click.option("--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto or chrome://tracing.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run of this output.")
+@click.option("--force", is_flag=True, help="Start over, whatever run the output holds.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(
+    artifact: Path,
+    prompts: Path,
+    output: Path,
+    prompts_limit: int | None,
+    seeds: str,
+    count: int | None,
+    mode: str,
+    cut: str,
+    rates: Path | None,
+    suffix: str,
+    fps: int,
+    no_decode: bool,
+    threads: int | None,
+    device: str | None,
+    npu_cpus: str | None,
+    gpu_cpus: str | None,
+    on_gpu_loss: str,
+    trace: Path | None,
+    resume: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Make videos of prompts with ARTIFACT, on this machine: both engines' executors as portable programs.
+
+    The GPU's executor runs on any OpenCL device, the NPU's on processors. In mode hetero the GPU executes blocks before
+    the cut and the NPU the others, of consecutive videos at once; npu and gpu take one engine, dp gives each engine
+    whole videos. Without --cut and --rates a few blocks of both are timed first.
+
+    \b
+    Examples:
+      hvdc run dcm.hvdc --prompts p.safetensors --prompts-limit 2 -o clips
+      hvdc run dcm.hvdc --prompts p.safetensors --cut 51 --seeds 0:4 --trace trace.json -o clips
+    """
+    if resume and force:
+        raise UsageError("--resume goes on and --force starts over", fix="give one of them")
+    if mode != "hetero":
+        refuse_without_effect(given("cut", "rates"), f"mode {mode} has no cut", "--mode hetero")
+    if mode == "npu":
+        refuse_without_effect(given("device", "gpu_cpus", "on_gpu_loss"), "mode npu has no GPU", "--mode hetero")
+    if cut != "auto":
+        refuse_without_effect(given("rates"), f"the cut is given: {cut}", "--cut auto")
+    if no_decode:
+        refuse_without_effect(given("suffix", "fps"), "nothing is decoded", "leave out --no-decode")
+    request = RunRequest(
+        artifact=artifact,
+        prompts=prompts,
+        output=output,
+        prompts_limit=prompts_limit,
+        seeds=parse_seeds(seeds),
+        count=count,
+        mode=mode,
+        cut=parse_cut(cut),
+        rates=rates,
+        threads=threads,
+        device=device,
+        npu_cpus=npu_cpus,
+        gpu_cpus=gpu_cpus,
+        stop_when_gpu_lost=on_gpu_loss == "stop",
+        trace=trace,
+        decode=not no_decode,
+        suffix=suffix,
+        fps=fps,
+        resume=resume,
+        force=force,
+    )
+    ran = run(request, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
+    if as_json:
+        print_json(facts(ran))
+    else:
+        _print(ran)
+
+
+def _print(ran: Ran) -> None:
+    columns = ["video", "~prompt", ">seed", ">on the GPU", ">gpu s", ">npu s", ">cpu s", ">waiting s", ">decode s"]
+    executions = ran.report["executions"]
+    rows = []
+    for i, held in enumerate(ran.report["videos"]):
+        times = (held["gpu_s"], held["npu_s"], held["cpu_s"], held["waiting_s"])
+        shown = ["was there"] * 4 if held["skipped"] else [f"{t:.3f}" for t in times]
+        share = f"{held['gpu_blocks']}/{executions}" + (" (recovered)" if held["recovered"] else "")
+        decode = ran.decode_s[i]
+        rows.append([i, ran.texts[i], ran.videos[i].seed, share, *shown, "" if decode is None else f"{decode:.3f}"])
+    table("", columns, rows)
+    console, report, place = out(), ran.report, Place(ran.request.output)
+    if report["cut_source"] != "none":
+        console.print(f"cut       {report['cut']} of {executions} blocks, {CUT_SOURCES[report['cut_source']]}")
+    if report["period_s"]:
+        console.print(f"period    {report['period_s']:.3f} s between finished latents")
+    device = f"; GPU: {ran.device}" if ran.device else ""
+    console.print(f"ran on    {WHERE}{device}")
+    weights, beside = report["weights_bytes"] / 2**20, report["gpu_engine_bytes"] + report["npu_engine_bytes"]
+    console.print(f"weights   {weights:.1f} MiB, once for both engines; beside them {beside / 2**20:.1f} MiB of theirs")
+    for note in ran.notes:
+        console.print(f"note: {note}")
+    made = f"{place.clip(0, ran.request.suffix)} …, {place.sheet}" if ran.decoded else f"{place.latents}"
+    console.print(f"wrote {made}")
+
+
+CUT_SOURCES = {
+    "given": "as given",
+    "rates": "the best by the rate table",
+    "measured": "the best by blocks timed while both engines worked",
+}

@@ -1,0 +1,56 @@
+"""``hvdc runtime``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hvdc.cli.output import out, print_json, progress_for
+from hvdc.cli.shared_options import say_for
+from hvdc.pipeline.runtime_build import TARGETS, copy_programs, find_runtime
+
+
+@click.group()
+def command() -> None:
+    """Build the device runtime: what executes an artifact."""
+
+
+@command.command()
+@click.option("--target", type=click.Choice(TARGETS), default="host", show_default=True, help="What it is built for.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="A folder to copy the programs into.")
+@click.option("--into", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Put sources and programs into it.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def build(target: str, output: Path | None, into: Path | None, as_json: bool, quiet: bool) -> None:
+    """Build the runtime's C sources with CMake, unless the user's cache holds what they would become.
+
+    android-arm64 takes the NDK that ANDROID_NDK_ROOT names; nothing of Qualcomm's is needed to build.
+
+    \b
+    Examples:
+      hvdc runtime build
+      hvdc runtime build --target aarch64-linux -o build/aarch64
+      hvdc runtime build --target android-arm64 --into dcm.hvdc
+    """
+    runtime = find_runtime(target, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
+    if output is not None:
+        copy_programs(runtime, output)
+    if into is not None:
+        from hvdc.pipeline.runtime_parts import kept_runtimes, put_runtime
+
+        put_runtime(into, kept_runtimes())
+    folder = runtime.folder if output is None else output
+    if as_json:
+        print_json(
+            {
+                "target": target,
+                "folder": str(folder),
+                "programs": {name: str(folder / name) for name in runtime.programs},
+                "compiler": runtime.compiler,
+                "built": runtime.built,
+            }
+        )
+        return
+    how = f"built with {runtime.compiler}" if runtime.built else "built before, of the same sources"
+    out().print(f"{folder}: {', '.join(runtime.programs)}; {how}")

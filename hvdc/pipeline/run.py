@@ -1,0 +1,221 @@
+"""`hvdc run`: prompts become clips, by the device runtime built for this machine, from one copy of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from exporters.prompts import Prompts, read_prompts
+from hvdc.artifact.reader import Artifact, open_artifact
+from hvdc.errors import StoppedError, UsageError
+from hvdc.pipeline.cache import cache_folder
+from hvdc.pipeline.clip_writer import image_library
+from hvdc.pipeline.host_decoder import HostDecoder
+from hvdc.pipeline.latents_file import write_latents
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.run_clips import write_clips, write_sheet
+from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
+from hvdc.pipeline.run_process import Watched, run_runner
+from hvdc.pipeline.run_results import read_results
+from hvdc.pipeline.runtime_build import Runtime, find_runtime
+from hvdc.pipeline.stream_file import StreamVideo, planned_videos, write_stream
+from hvdc.pipeline.videos import require_encoder
+from hvdc.plan.cut import Rates
+from hvdc.plan.rates import load_rates, require_fitting
+
+MODES = ("hetero", "npu", "gpu", "dp")
+WHERE = "the portable build of both executors on this machine's processors; no phone took part"
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """``cut`` None: auto. ``count`` None: every prompt with every seed. ``decode``: latents become clips."""
+
+    artifact: Path
+    prompts: Path
+    output: Path
+    prompts_limit: int | None = None
+    seeds: tuple[int, ...] = (0,)
+    count: int | None = None
+    mode: str = "hetero"
+    cut: int | None = None
+    rates: Path | None = None
+    threads: int | None = None
+    device: str | None = None
+    npu_cpus: str | None = None
+    gpu_cpus: str | None = None
+    stop_when_gpu_lost: bool = False
+    trace: Path | None = None
+    decode: bool = True
+    suffix: str = "mp4"
+    fps: int = 16
+    resume: bool = False
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class Ran:
+    """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video on this machine; None: was there, or is not
+    decoded."""
+
+    request: RunRequest
+    report: dict[str, Any]
+    device: str
+    videos: tuple[StreamVideo, ...]
+    texts: tuple[str, ...]
+    decode_s: tuple[float | None, ...]
+    decoded: bool
+    sheet_rows: int
+    notes: tuple[str, ...] = field(default=())
+
+
+def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> Ran:
+    """Check everything, build what is missing, make the videos, decode them.
+
+    Raises UsageError, ArtifactError, CheckpointError, HvdcError; StoppedError after an interrupt, with how to go on.
+    """
+    with ExitStack() as stack:
+        artifact = stack.enter_context(open_artifact(request.artifact))
+        decoder = _decoder(request, artifact, stack)
+        g = artifact.manifest.geometry
+        prompts = stack.enter_context(
+            read_prompts(
+                request.prompts, text_tokens=g.text_tokens, text_width=g.text_width, limit=request.prompts_limit
+            )
+        )
+        videos = planned_videos(len(prompts), request.seeds, request.count)
+        rates = _checked(request, artifact)
+        identity = Identity(
+            artifact.index.header["index_sha256"].tobytes().hex(), prompts.sha256, videos, request.mode, request.cut,
+            None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
+        )  # fmt: skip
+        runtime = find_runtime("host", progress, say)
+        place, state = stack.enter_context(
+            opened_place(request.output, identity, resume=request.resume, force=request.force)
+        )
+        try:
+            return _run(request, artifact, prompts, videos, rates, runtime, place, state, decoder, progress, say)
+        except KeyboardInterrupt as stop:
+            raise StoppedError(
+                "interrupted: finished videos are kept", where=str(request.output),
+                fix="run the same command with --resume to go on",
+            ) from stop  # fmt: skip
+
+
+def _checked(request: RunRequest, artifact: Artifact) -> Rates | None:
+    """What is refused before anything is built or written. Raises UsageError."""
+    manifest = artifact.manifest
+    steps, layers = len(manifest.steps), manifest.geometry.layers
+    if request.mode != "npu" and manifest.calibration is None:
+        raise UsageError(
+            "the artifact has no activation scales, and the GPU's arithmetic needs them",
+            where=f"{request.artifact}, --mode {request.mode}",
+            fix="--mode npu, or compile it with --prompts or --calibration",
+        )
+    if request.cut is not None and request.cut > steps * layers:
+        raise UsageError(
+            "the cut is beyond the trajectory", where="--cut", expected=f"0 to {steps * layers}: {steps} steps of "
+            f"{layers} blocks", found=str(request.cut),
+        )  # fmt: skip
+    if request.rates is None:
+        return None
+    table = load_rates(request.rates)
+    require_fitting(table, tokens=manifest.video.tokens, steps=steps, layers=layers)
+    return table.rates
+
+
+def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> HostDecoder | None:
+    if not request.decode or artifact.manifest.decoder is None:
+        return None
+    image_library()
+    if request.suffix == "mp4":
+        require_encoder()
+    return stack.enter_context(HostDecoder(artifact, None, request.threads or 2))
+
+
+def _run(
+    request: RunRequest, artifact: Artifact, prompts: Prompts, videos: tuple[StreamVideo, ...], rates: Rates | None,
+    runtime: Runtime, place: Place, state: Run, decoder: HostDecoder | None, progress: Progress,
+    say: Callable[[str], None],
+) -> Ran:  # fmt: skip
+    manifest = artifact.manifest
+    write_stream(place.stream, artifact, prompts, videos)
+    texts = tuple(prompts.texts[video.prompt] for video in videos)
+    watched = Watched(
+        len(videos), len(manifest.steps) * manifest.geometry.layers, progress, say,
+        lambda cut, source: None if state.cut is not None else state.note(cut=cut, cut_source=source),
+    )  # fmt: skip
+    arguments = _arguments(request, place, state, rates)
+    report = run_runner(runtime.runner, arguments, watched, progress)
+    state.note(report=report, gpu=watched.device)
+    if report["stopped"]:
+        raise KeyboardInterrupt
+    latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+    write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
+    decode_s: list[float | None] = [None] * len(videos)
+    rows = 0
+    if decoder is not None:
+        decode_s = write_clips(place, decoder, latents, request.suffix, request.fps, progress)
+        rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
+    return Ran(
+        request, _with_first_source(report, state), watched.device, videos, texts, tuple(decode_s), decoder is not None,
+        rows, _notes(request, manifest.decoder is not None, report),
+    )  # fmt: skip
+
+
+def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | None) -> list[object]:
+    out: list[object] = [request.artifact.absolute(), place.stream.absolute(), "-o", place.results.absolute()]
+    out += ["--mode", request.mode, "--resume"]  # the folder is this run's own: what is there was made by it
+    if request.mode == "hetero":
+        if state.cut is not None:
+            out += ["--cut", state.cut]
+        elif request.cut is not None:
+            out += ["--cut", request.cut]
+        elif rates is not None:
+            out += ["--gpu-block-s", rates.gpu_block_s, "--npu-block-s", rates.npu_block_s]
+            out += ["--decode-s", rates.decode_s]
+    if request.mode != "npu":
+        out += ["--kernel-cache", cache_folder("opencl")]
+        out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
+    given = {
+        "--threads": request.threads, "--device": request.device, "--npu-cpus": request.npu_cpus,
+        "--gpu-cpus": request.gpu_cpus, "--trace": request.trace,
+    }  # fmt: skip
+    for option, value in given.items():
+        out += [option, value] if value is not None else []
+    return out
+
+
+def _with_first_source(report: dict[str, Any], state: Run) -> dict[str, Any]:
+    """A resumed run is given the cut that the first one placed."""
+    return report if state.cut_source is None else report | {"cut_source": state.cut_source}
+
+
+def _notes(request: RunRequest, has_decoder: bool, report: dict[str, Any]) -> tuple[str, ...]:
+    notes = []
+    if request.decode and not has_decoder:
+        notes.append("the artifact holds no decoder, so that latents stay latents: compile it with --vae and --latents")
+    if report["gpu_lost"]:
+        notes.append(str(report["note"]))
+    return tuple(notes)
+
+
+def facts(ran: Ran) -> dict[str, Any]:
+    """As JSON. Points in time of ``videos`` are seconds since the stream began."""
+    place = Place(ran.request.output)
+    rows = []
+    for i, (held, text) in enumerate(zip(ran.report["videos"], ran.texts, strict=True)):
+        row = {"prompt": text, "seed": ran.videos[i].seed, **held, "host_decode_s": ran.decode_s[i]}
+        rows.append(row | {"clip": str(place.clip(i, ran.request.suffix)) if ran.decoded else None})
+    return {
+        **{name: value for name, value in ran.report.items() if name != "videos"},
+        "gpu": ran.device,
+        "where": WHERE,
+        "latents": str(place.latents),
+        "sheet": str(place.sheet) if ran.decoded else None,
+        "videos": rows,
+        "notes": list(ran.notes),
+    }

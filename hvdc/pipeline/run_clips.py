@@ -1,0 +1,86 @@
+"""What a person looks at after a run: a clip of each video, and one sheet with frames of all of them."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hvdc.pipeline.clip_writer import image_library, write_clip
+from hvdc.pipeline.host_decoder import HostDecoder
+from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.run_place import Place
+from hvdc.pipeline.videos import pixels_of
+from hvdc.pipeline.workspace import write_durably
+
+Float32Array = npt.NDArray[np.float32]
+
+STRIP_FRAMES = 8
+STRIP_WIDTH_PX = 1600
+"""Frames of a strip are scaled down, never up, so that it is no wider than this."""
+
+SHEET_ROWS = 50
+CAPTION_PX = 16
+
+
+def write_clips(
+    place: Place, decoder: HostDecoder, latents: Float32Array, suffix: str, fps: int, progress: Progress
+) -> list[float | None]:
+    """Decode each latent of ``[videos, channels, frames, rows, columns]`` into a clip and a strip of its frames.
+
+    Those that are there already stay as they are. Returns seconds of decoding each, None where it was there. Raises as
+    `HostDecoder.decode` and `write_clip`.
+    """
+    seconds: list[float | None] = []
+    for video, latent in enumerate(latents):
+        clip, strip = place.clip(video, suffix), place.strip(video)
+        if clip.exists() and strip.exists():
+            seconds.append(None)
+            continue
+        begin = time.monotonic()
+        frames = decoder.decode(latent, progress)
+        seconds.append(time.monotonic() - begin)
+        write_durably(strip, _png(strip_of(frames)))
+        write_clip(clip, frames, fps)
+    return seconds
+
+
+def strip_of(frames: Float32Array) -> npt.NDArray[np.uint8]:
+    """Frames float32 ``[T, H, W, 3]`` → up to 8 of them side by side, first and last included: uint8 ``[h, w, 3]``."""
+    count = min(STRIP_FRAMES, len(frames))
+    chosen = pixels_of(frames[np.linspace(0, len(frames) - 1, count).round().astype(int)], "strip")
+    height, width = chosen.shape[1:3]
+    scale = min(1.0, STRIP_WIDTH_PX / (count * width))
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    library = image_library()
+    return np.concatenate([np.asarray(library.fromarray(frame).resize(size)) for frame in chosen], axis=1)
+
+
+def write_sheet(place: Place, captions: Sequence[str]) -> int:
+    """A row for each video, with its caption above: the first 50 of them. Returns how many rows it has."""
+    library = image_library()
+    drawing = importlib.import_module("PIL.ImageDraw")
+    shown = captions[:SHEET_ROWS]
+    strips = [library.open(place.strip(video)).convert("RGB") for video in range(len(shown))]
+    width = max(strip.width for strip in strips)
+    sheet = library.new("RGB", (width, sum(strip.height + CAPTION_PX for strip in strips)), (24, 24, 24))
+    draw, top = drawing.Draw(sheet), 0
+    for strip, caption in zip(strips, shown, strict=True):
+        plain = caption.encode("ascii", "replace").decode()  # the font that Pillow brings knows few letters
+        draw.text((4, top + 2), plain, fill=(230, 230, 230))
+        sheet.paste(strip, (0, top + CAPTION_PX))
+        top += strip.height + CAPTION_PX
+    write_durably(place.sheet, _png(sheet))
+    return len(shown)
+
+
+def _png(image: Any) -> bytes:
+    file = io.BytesIO()
+    picture = image_library().fromarray(image) if isinstance(image, np.ndarray) else image
+    picture.save(file, "PNG")
+    return file.getvalue()

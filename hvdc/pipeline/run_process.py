@@ -1,0 +1,136 @@
+"""`hvdc_runner` as a process: started, watched, stopped; what it says becomes progress, notes, facts and errors."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from hvdc.errors import Exit, HvdcError
+from hvdc.pipeline.progress import Progress
+
+LOG_LINES = 200
+STATUS = {"usage": Exit.USAGE, "artifact": Exit.BAD_ARTIFACT, "device": Exit.DEVICE}
+"""Kind of a failure of the runtime -> exit status; all others are failures. See hvdc/failure.h."""
+
+STOP_TIMEOUT_S = 60
+"""A block on a slow machine takes seconds; after this long the runtime is killed, which costs no finished video."""
+
+
+class RunnerError(HvdcError):
+    """The runtime refused, failed or died. ``log``: what it and its drivers wrote beside the messages."""
+
+    def __init__(self, what: str, *, status: Exit = Exit.FAILURE, log: Sequence[str] = (), **fields: str) -> None:
+        super().__init__(what, **fields)
+        self.exit_status = status
+        self.log = tuple(log)
+
+
+class Watched:
+    """Lines of the runtime's standard error: JSON events, and whatever drivers write."""
+
+    def __init__(
+        self, videos: int, executions: int, progress: Progress, say: Callable[[str], None],
+        placed: Callable[[int, str], None],
+    ) -> None:  # fmt: skip
+        self.log: deque[str] = deque(maxlen=LOG_LINES)
+        self.device = ""
+        """The GPU's name, once known."""
+        self._position = [0] * videos
+        self._executions = executions
+        self._progress, self._say, self._placed = progress, say, placed
+        self._started = False
+
+    def take(self, line: str) -> None:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            event = None
+        if not isinstance(event, dict) or "event" not in event:
+            self.log.append(line)
+            return
+        kind, text = event["event"], str(event.get("text", ""))
+        if kind == "cut":
+            self._placed(int(event["cut"]), str(event["cut_source"]))
+        elif kind == "gpu":
+            self.device = text.removeprefix("GPU: ")
+            self._say(f"GPU: {self.device}")
+        elif kind in ("note", "gpu-lost"):
+            self._say(text)
+        elif kind in ("blocks", "handoff", "finished", "skipped"):
+            self._advance(int(event["video"]), kind, int(event.get("position", 0)))
+
+    def _advance(self, video: int, kind: str, position: int) -> None:
+        if not self._started:
+            self._started = True
+            count = len(self._position)
+            self._progress.start("running", count * self._executions, count, unit="blocks")
+        whole = kind in ("finished", "skipped")
+        position = self._executions if whole else position
+        self._progress.advance(max(0, position - self._position[video]))
+        self._position[video] = max(position, self._position[video])
+        if whole:
+            self._progress.item_done(f"video {video}")
+
+
+def run_runner(program: Path, arguments: Sequence[object], watched: Watched, progress: Progress) -> dict[str, Any]:
+    """Run the program to its end; returns its report, whose ``stopped`` says whether it was interrupted.
+
+    When this process is interrupted, the runtime stops before its next block, and KeyboardInterrupt goes on. When this
+    process dies, the runtime does the same. Raises RunnerError.
+    """
+    own = ("--json", "--progress", "json", "--on-stop", "abandon", "--with-parent", os.getpid())
+    command = [str(program), *map(str, (*arguments, *own))]
+    # Standard output is the report, a few lines at the end: a file cannot block whoever writes it.
+    with tempfile.TemporaryFile() as report:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=report, stderr=subprocess.PIPE, text=True, errors="replace",
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            for line in process.stderr or ():
+                watched.take(line.rstrip("\n"))
+            process.wait()
+        finally:
+            _stop(process)
+            progress.finish()
+        report.seek(0)
+        text = report.read().decode("utf-8", "replace")
+    return _outcome(process.returncode, text, watched.log)
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    """End a process that still runs, gently and then not. Its own child dies with it."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=STOP_TIMEOUT_S)
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
+def _outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
+    try:
+        report = json.loads(text)
+    except (ValueError, RecursionError):
+        report = None
+    if isinstance(report, dict) and "error" not in report and status in (Exit.OK, Exit.INTERRUPTED):
+        return report
+    if isinstance(report, dict) and isinstance(report.get("error"), dict):
+        error = report["error"]
+        stopped = status == Exit.INTERRUPTED
+        kind = Exit.INTERRUPTED if stopped else STATUS.get(str(error.get("kind")), Exit.FAILURE)
+        raise RunnerError(str(error.get("what")), status=kind, log=log)
+    how = f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
+    raise RunnerError(
+        "the runtime ended without a report", found=how, log=log,
+        fix="run the same command with --resume: finished videos are kept",
+    )  # fmt: skip

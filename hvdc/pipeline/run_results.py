@@ -1,0 +1,62 @@
+"""Results of `hvdc_runner` become latents. device_runtime/coordinator/include/hvdc/result.h describes the file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from exporters.errors import CheckpointError
+from exporters.safetensors_file import SafetensorsFile
+from hvdc.artifact.reader import Artifact
+from hvdc.errors import HvdcError
+from hvdc.pipeline.sources import ArtifactSource
+from quant.paths.host import to_latent, token_grid
+
+Float32Array = npt.NDArray[np.float32]
+
+FORMAT = "hvdc-result-1"
+
+
+def read_result(path: Path, artifact: Artifact) -> Float32Array:
+    """A video's final latent, float32 ``[channels, frames, rows, columns]``.
+
+    Raises HvdcError: no such file, damaged, of another artifact, or with a value that is not finite.
+    """
+    shape, latent = ArtifactSource(artifact).shape, artifact.manifest.video.latent
+    try:
+        file = SafetensorsFile(path)
+        try:
+            metadata, tokens = file.metadata, file.tensors["tokens"].read()
+        finally:
+            file.close()
+    except (CheckpointError, KeyError) as error:
+        raise _refused(path, str(error)) from error
+    digest = hashlib.sha256(np.ascontiguousarray(tokens, "<f4").data).hexdigest()
+    own = artifact.index.header["index_sha256"].tobytes().hex()
+    if metadata.get("format") != FORMAT or metadata.get("artifact") != own:
+        raise _refused(path, "it is of another artifact, or of another version of the runtime")
+    if metadata.get("sha256") != digest:
+        raise _refused(path, "its values are not those that were written")
+    if not np.isfinite(tokens).all():
+        raise HvdcError(
+            "a video's latent holds values that are not finite", where=str(path),
+            fix="compile the artifact again, with activation scales of prompts like these",
+        )  # fmt: skip
+    grid = token_grid(latent, shape)
+    values: Float32Array = to_latent(torch.from_numpy(tokens), grid, shape).contiguous().numpy()
+    return values
+
+
+def read_results(paths: Sequence[Path], artifact: Artifact) -> Float32Array:
+    """Of several videos, float32 ``[videos, channels, frames, rows, columns]``. Raises as `read_result`."""
+    return np.stack([read_result(path, artifact) for path in paths])
+
+
+def _refused(path: Path, found: str) -> HvdcError:
+    what = "a video's result cannot be used"
+    return HvdcError(what, where=str(path), found=found, fix="remove it and run the same command with --resume")

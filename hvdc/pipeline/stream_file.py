@@ -1,0 +1,157 @@
+"""A stream as `hvdc_runner` takes it: ``stream.bin`` for the program, ``stream.json`` beside it for people.
+
+Layout: `hvdc.artifact.stream_records`. The same artifact, prompts and videos give the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from exporters.prompts import Prompts
+from hvdc.artifact.manifest import Manifest
+from hvdc.artifact.reader import Artifact
+from hvdc.artifact.stream_records import ALIGN_BYTES, HEADER, MAGIC, MAX_VIDEOS, STREAM_NAME, VERSION, VIDEO
+from hvdc.errors import UsageError
+from hvdc.pipeline.sources import ArtifactSource
+from hvdc.pipeline.workspace import TEMPORARY, explaining, write_durably
+from layouts.regions import align_up
+from quant.paths.host import initial_noise, to_tokens
+
+DESCRIPTION_NAME = "stream.json"
+ZEROS = bytes(ALIGN_BYTES)
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True)
+class StreamVideo:
+    """A video to make. ``prompt``: index into the prompts of the stream."""
+
+    prompt: int
+    seed: int
+
+
+def planned_videos(prompts: int, seeds: Sequence[int], count: int | None) -> tuple[StreamVideo, ...]:
+    """Every prompt with the first seed, then with the next; the first ``count`` of these. Raises UsageError."""
+    every = tuple(StreamVideo(prompt, seed) for seed in seeds for prompt in range(prompts))
+    if len(every) > MAX_VIDEOS:
+        raise UsageError("these are too many videos", expected=f"at most {MAX_VIDEOS:,}", found=f"{len(every):,}")
+    if count is not None and count > len(every):
+        raise UsageError(
+            "there are fewer videos than were asked for", where="--count",
+            expected=f"at most {len(every)}: {prompts} prompts × {len(seeds)} seeds", found=str(count),
+            fix="give more --seeds",
+        )  # fmt: skip
+    return every[:count]
+
+
+def write_stream(folder: Path, artifact: Artifact, prompts: Prompts, videos: Sequence[StreamVideo]) -> str:
+    """Write both files into an existing folder, each whole or not at all; returns the SHA-256 in the header.
+
+    ``prompts`` has the artifact's text tokens and width. Takes the memory of one latent or one prompt at a time.
+    Raises HvdcError when the disk refuses.
+    """
+    manifest, used = artifact.manifest, sorted({video.prompt for video in videos})
+    header = _header(artifact, len(videos), len(used))
+    table = np.zeros(len(videos), VIDEO.dtype)
+    table["prompt"] = [used.index(video.prompt) for video in videos]
+    table["seed"] = [video.seed for video in videos]
+    path = folder / STREAM_NAME
+    temporary = path.with_name(path.name + TEMPORARY)
+    with explaining(path):
+        try:
+            with temporary.open("wb") as file:
+                digest = hashlib.sha256(header.tobytes())
+                file.seek(HEADER.bytes)
+                for part in _payload(artifact, table, prompts, used, videos):
+                    digest.update(part)
+                    file.write(part)
+                header["sha256"][0] = np.frombuffer(digest.digest(), np.uint8)
+                file.seek(0)
+                file.write(header.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    described = _description(manifest, digest.hexdigest(), prompts, videos)
+    write_durably(folder / DESCRIPTION_NAME, (json.dumps(described, indent=1, ensure_ascii=False) + "\n").encode())
+    return digest.hexdigest()
+
+
+def _header(artifact: Artifact, videos: int, prompts: int) -> npt.NDArray[np.void]:
+    g, video = artifact.manifest.geometry, artifact.manifest.video
+    header = np.zeros(1, HEADER.dtype)
+    sizes = {
+        "videos": videos,
+        "prompts": prompts,
+        "tokens": video.tokens,
+        "latent_values": int(np.prod(g.patch)) * g.in_channels,
+        "text_tokens": g.text_tokens,
+        "text_width": g.text_width,
+    }
+    for name, value in sizes.items():
+        header[name] = value
+    sections = {
+        "videos_offset": HEADER.bytes,
+        "latents_offset": videos * VIDEO.bytes,
+        "embeds_offset": videos * sizes["tokens"] * sizes["latent_values"] * FLOAT_BYTES,
+        "total_bytes": prompts * sizes["text_tokens"] * sizes["text_width"] * FLOAT_BYTES,
+    }
+    at = 0
+    for name, before in sections.items():  # each section starts where the one before it ends
+        at = align_up(at + before, ALIGN_BYTES)
+        header[name] = at
+    header["magic"][0] = np.frombuffer(MAGIC, np.uint8)
+    header["version"], header["header_bytes"] = VERSION, HEADER.bytes
+    header["artifact_sha256"][0] = artifact.index.header["index_sha256"]
+    return header
+
+
+def _payload(
+    artifact: Artifact,
+    table: npt.NDArray[np.void],
+    prompts: Prompts,
+    used: Sequence[int],
+    videos: Sequence[StreamVideo],
+) -> Iterator[bytes]:
+    """All behind the header, sections padded."""
+    shape, latent = ArtifactSource(artifact).shape, artifact.manifest.video.latent
+    grid = (latent[0], latent[1], latent[2])
+    yield _gap(HEADER.bytes)
+    yield table.tobytes() + _gap(table.nbytes)
+    written = 0
+    for video in videos:
+        tokens = to_tokens(initial_noise(video.seed, shape.in_channels, grid), shape).numpy()
+        written += tokens.nbytes
+        yield np.ascontiguousarray(tokens, "<f4").tobytes()
+    yield _gap(written)
+    written = 0
+    for prompt in used:
+        rows = prompts.embeds[prompt]
+        written += rows.nbytes
+        yield np.ascontiguousarray(rows, "<f4").tobytes()
+    yield _gap(written)
+
+
+def _gap(size: int) -> bytes:
+    return ZEROS[: align_up(size, ALIGN_BYTES) - size]
+
+
+def _description(manifest: Manifest, sha256: str, prompts: Prompts, videos: Sequence[StreamVideo]) -> dict[str, Any]:
+    return {
+        "stream_sha256": sha256,
+        "model_sha256": manifest.model_sha256,
+        "videos": [asdict(video) | {"text": prompts.texts[video.prompt]} for video in videos],
+    }
