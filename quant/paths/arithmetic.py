@@ -27,6 +27,8 @@ class At:
 class Arithmetic(Protocol):
     """One engine's arithmetic. An operand is what enters a GEMM, in a form that only its own arithmetic reads."""
 
+    exact_norms: bool
+    """Whether norms have statistics of exact sums: where an engine is to reproduce them to the bit."""
     residual_dtype: torch.dtype
     """What the hidden state is kept in between blocks; the gated additions themselves are FP32."""
 

@@ -38,6 +38,7 @@ class Quantized:
 class GpuArithmetic:
     """INT8 GEMMs with calibrated activation scales."""
 
+    exact_norms = True
     residual_dtype = torch.float16
 
     def __init__(self, weights: Weights, scales: Scales) -> None:

@@ -1,4 +1,6 @@
-"""What the CPU does around the blocks, in FP32: tokens from a latent, text projection, head, Euler step.
+"""What the CPU does around the blocks: tokens from a latent, text projection, head, Euler step.
+
+Values are FP32; sums are FP64 and rounded once, so that a runtime gives the same bits whatever order it adds in.
 
 A latent ``[channels, frames, rows, columns]`` is kept as tokens ``[M, patch_volume · channels]`` from the first step to
 the last ("the running latent"): M in order frame, row, column, and within a token the order of the head's output, patch
@@ -62,7 +64,7 @@ def embed_tokens(weights: Weights, tokens: Tensor) -> Tensor:
     """Patch embedding: the running latent to the first hidden state ``[M, width]`` FP32."""
     weight = weights.values("patch_embedding.weight")  # [width, C, pt, ph, pw]
     matrix = weight.permute(0, 2, 3, 4, 1).reshape(weight.shape[0], -1)
-    return F.linear(tokens, matrix, weights.values("patch_embedding.bias"))
+    return exact_linear(tokens, matrix, weights.values("patch_embedding.bias"))
 
 
 def project_text(weights: Weights, expert: str, embeds: Tensor) -> Tensor:
@@ -71,9 +73,9 @@ def project_text(weights: Weights, expert: str, embeds: Tensor) -> Tensor:
 
     def linear(name: str, x: Tensor) -> Tensor:
         full = f"{prefix}.text_embedder.{name}"
-        return F.linear(x, weights.values(f"{full}.weight"), weights.values(f"{full}.bias"))
+        return exact_linear(x, weights.values(f"{full}.weight"), weights.values(f"{full}.bias"))
 
-    return linear("linear_2", F.gelu(linear("linear_1", embeds.float()), approximate="tanh"))
+    return linear("linear_2", F.gelu(linear("linear_1", embeds.float()).double(), approximate="tanh").float())
 
 
 def velocity(weights: Weights, step: int, expert: str, hidden: Tensor) -> Tensor:
@@ -81,17 +83,41 @@ def velocity(weights: Weights, step: int, expert: str, hidden: Tensor) -> Tensor
     shift, scale = weights.head_table[step]
     x = layer_norm(hidden.float(), weights.shape.eps) * (1.0 + scale) + shift
     name = "proj_out" if expert == SEMANTIC else "proj_out_lora"
-    return F.linear(x, weights.values(f"{name}.weight"), weights.values(f"{name}.bias"))
+    return exact_linear(x, weights.values(f"{name}.weight"), weights.values(f"{name}.bias"))
 
 
-def layer_norm(x: Tensor, eps: float, gain: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Layer norm over the last axis."""
-    return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+def exact_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """``x Wᵀ + b`` of FP32 tensors, summed in FP64 and rounded once."""
+    return F.linear(x.double(), weight.double(), bias.double()).float()
 
 
-def rms_norm(x: Tensor, gain: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last axis (all channels, before they are split into heads)."""
-    return F.rms_norm(x, x.shape[-1:], gain, eps)
+def layer_norm(
+    x: Tensor, eps: float, gain: Tensor | None = None, bias: Tensor | None = None, *, exact: bool = True
+) -> Tensor:
+    """Layer norm over the last axis of FP32 ``x``.
+
+    ``exact``: mean and deviation are those of exact sums, each rounded to FP32 once, so that no code of an engine
+    depends on the order in which it adds. Else they are torch's own, which cost a third on a GPU.
+    """
+    if not exact:
+        return F.layer_norm(x, x.shape[-1:], gain, bias, eps)
+    mean = x.mean(dim=-1, keepdim=True, dtype=torch.float64)
+    variance = (_mean_square(x) - mean.square()).clamp_min(0.0)
+    normed = (x - mean.float()).mul_((1.0 / torch.sqrt(variance + eps)).float())
+    return normed if gain is None or bias is None else normed.mul_(gain).add_(bias)
+
+
+def rms_norm(x: Tensor, gain: Tensor, eps: float, *, exact: bool = True) -> Tensor:
+    """Root-mean-square norm over the last axis (all channels, before they are split into heads); as `layer_norm`."""
+    if not exact:
+        return F.rms_norm(x, x.shape[-1:], gain, eps)
+    return (x * (1.0 / torch.sqrt(_mean_square(x) + eps)).float()).mul_(gain)
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    """FP64 ``[…, 1]``, without a copy of FP32 ``x`` in FP64."""
+    norm: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float64)
+    return norm.square().div_(x.shape[-1])
 
 
 def rope_rotations(weights: Weights, grid: Grid) -> Tensor:

@@ -23,6 +23,7 @@ from quant.paths.weights import Weights
 class NpuArithmetic:
     """FP16 GEMMs over widened INT8 weights."""
 
+    exact_norms = True
     residual_dtype = torch.float32
 
     def __init__(self, weights: Weights) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -81,7 +82,7 @@ def test_integer_sums_are_exact_in_every_form_of_the_dot_product(
             np.testing.assert_array_equal(sums(running, a, w), product(a, w), err_msg=f"{rows} {k} {columns}")
 
 
-@pytest.mark.parametrize("shape", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("shape", [1, 2, 3, 4, 5, 6])
 def test_integer_sums_are_exact_in_every_shape_for_gpus(shape: int, start_gpu: Callable[..., Gpu]) -> None:
     with start_gpu(dot="plain", as_gpu=1, gemm_shape=shape, cache="") as running:
         running.ask("device", 128)
@@ -192,6 +193,31 @@ def test_root_mean_square_norm_and_rope(gpu: Gpu, rows: int, heads: int, head: i
         np.testing.assert_array_equal(unpacked[first : first + rows], queries[:, h])
         unpacked[first : first + rows] = 0
         assert not unpacked.any()
+
+
+@pytest.mark.parametrize("as_gpu", [False, True], ids=["CPU", "as a GPU"])
+def test_statistics_of_norms_are_those_of_exact_sums(as_gpu: bool, gpu: Gpu, start_gpu: Callable[..., Gpu]) -> None:
+    """Rounded once each, so that no code depends on the order in which a device adds: a million without exception. With
+    means far from zero, too."""
+    rows, width = 2048, 256
+    x = (random(rows, width) + np.linspace(-60, 60, rows)[:, None]).astype(np.float16)
+    y, gain, shift = random(rows, width), random(width, seed=1), random(width, seed=2)
+    one, wide, wide_y = np.float32(1), x.astype(np.float64), y.astype(np.float64)
+    root = (1 / np.sqrt(wide.var(axis=1, keepdims=True) + EPS)).astype(np.float32)
+    normed = (x.astype(np.float32) - wide.mean(axis=1, keepdims=True).astype(np.float32)) * root
+    value = normed * (gain + one) + shift
+    root_y = (1 / np.sqrt((wide_y**2).mean(axis=1, keepdims=True) + EPS)).astype(np.float32)
+    value_y = y * root_y * gain
+    questions = []
+    for v, question in ((value, ("norm", rows, width, EPS, 1)), (value_y, ("rms", rows, width, 128, EPS))):
+        scale = np.float32(np.abs(v).max() / 120)
+        arrays = (x, gain, shift) if question[0] == "norm" else (0, 0, y, gain, "-", "-")
+        questions.append(((*question, repr(float(scale)), *arrays), np.rint(v / scale).astype(np.int8)))
+    with start_gpu(dot="plain", as_gpu=1, gemm_shape=1, cache="") if as_gpu else nullcontext(gpu) as running:
+        if as_gpu:
+            running.ask("device", 128)
+        for asked, expected in questions:
+            np.testing.assert_array_equal(running.array(np.int8, (rows, width), *asked), expected)
 
 
 @pytest.mark.parametrize(("rows", "heads", "head"), [(1, 2, 128), (24, 3, 48), (42, 12, 128)])

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import SOURCE
+from device_runtime.build import INCLUDE, SOURCE
 from tests.device_runtime.gpu import Gpu, Refused
 
 HERE = Path(__file__).resolve().parent
 API = SOURCE / "gpu" / "src"
+KERNELS = SOURCE / "gpu" / "kernels"
 STRICT = ["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-I", str(API)]
 
 QCOM = {"dmabuf": 0x411D, "ion": 0x40A8, "ahb": 0x4119}
 """Allocation types of cl_qcom_ext_host_ptr."""
 IOCOHERENT, UNCACHED, WRITEBACK = 0x40A9, 0x40A4, 0x40A5
-READ_WRITE, USE_HOST_PTR, EXT_HOST_PTR = 1, 8, 1 << 29
+READ_WRITE, READ_ONLY, USE_HOST_PTR, EXT_HOST_PTR = 1, 4, 8, 1 << 29
 EXTENSIONS = (
     "cl_khr_external_memory_dma_buf cl_qcom_dmabuf_host_ptr cl_qcom_ion_host_ptr "
     "cl_qcom_android_ahardwarebuffer_host_ptr cl_arm_import_memory_dma_buf"
@@ -189,6 +190,82 @@ def test_what_is_missing_is_said(
         for question in ("import", "device 128"):
             with pytest.raises(Refused, match=sentence):
                 gpu.ask(*question.split())
+
+
+@pytest.mark.parametrize(("kind", "way"), [("khr", "khr-dma-buf"), ("dmabuf", "qcom-dmabuf"), ("arm", "arm-dma-buf")])
+def test_data_files_are_imported_whole_and_read_only(
+    kind: str, way: str, tiny_artifact: Path, programs: dict[str, Path], stand_in: Path, tmp_path: Path
+) -> None:
+    """Each by its own descriptor; what the device reads of them is compared with what this process reads."""
+    log = tmp_path / "log"
+    environment = {"STAND_IN_SHARES": kind, "STAND_IN_EXTENSIONS": EXTENSIONS, "STAND_IN_LOG": str(log)}
+    options = {"library": stand_in, "probe": 1, "shared": 1, "import": way}
+    with Gpu(programs["hvdc_gpu_check"], tmp_path, environment, **options) as gpu:
+        windows, total = map(int, gpu.ask("weights", tiny_artifact).split())
+    files = [p for folder in ("regions", "adapters") for p in sorted((tiny_artifact / folder).iterdir())]
+    imports = only([line.split(" ") for line in log.read_text().splitlines()], kind)[1:]  # the first is the probe's
+    assert [size for _, size, _ in imports] == [p.stat().st_size for p in files]
+    assert (windows, total) == (len(files), sum(p.stat().st_size for p in files))
+    assert {flags & 0xFF for flags, _, _ in imports} == {READ_ONLY | (USE_HOST_PTR if kind == "dmabuf" else 0)}
+    if kind != "arm":  # whose descriptor is behind a pointer
+        descriptors = [struct.unpack_from("<8xi" if kind == "dmabuf" else "<8xQ", data)[0] for _, _, data in imports]
+        assert len(set(descriptors)) == len(files)
+
+
+def test_a_file_without_what_a_way_needs_is_refused(
+    tiny_artifact: Path, programs: dict[str, Path], stand_in: Path, tmp_path: Path
+) -> None:
+    environment = {"STAND_IN_SHARES": "dmabuf", "STAND_IN_EXTENSIONS": EXTENSIONS}
+    sentence = "memory is shared as qcom-dmabuf, and data file 0 comes without what that needs"
+    gpu = Gpu(programs["hvdc_gpu_check"], tmp_path, environment, library=stand_in, probe=1)
+    with gpu, pytest.raises(Refused, match=sentence):
+        gpu.ask("weights", tiny_artifact)
+
+
+def test_a_driver_that_reads_other_bytes_is_refused(
+    tiny_artifact: Path, programs: dict[str, Path], stand_in: Path, tmp_path: Path
+) -> None:
+    environment = {"STAND_IN_SHARES": "host", "STAND_IN_WRONG": "1"}
+    sentence = r"Stand-in reads other bytes of data file 0 .*\(shared as host-pointer\)"
+    gpu = Gpu(programs["hvdc_gpu_check"], tmp_path, environment, library=stand_in)
+    with gpu, pytest.raises(Refused, match=sentence):
+        gpu.ask("weights", tiny_artifact)
+
+
+LANGUAGES = ["CL1.2", "CL3.0"]
+FORMS = {
+    "plain": "-DDOT_FORM=4",
+    "khr": "-DDOT_FORM=1",
+    "qcom": "-DDOT_FORM=2",
+    "nvidia": "-DDOT_FORM=3 -D__NV_CL_C_VERSION=120",
+}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_kernels_are_opencl_c_of_old_and_new_drivers(language: str) -> None:
+    """Compiled only, by clang's front end: every dot form as its driver gets it, every width of a vector."""
+    if shutil.which("clang") is None:
+        pytest.skip("clang is not installed: apt-get install clang")
+    command = ["clang", "-x", "cl", f"-cl-std={language}", "--target=spir64", "-Xclang", "-finclude-default-header"]
+    common = (INCLUDE / "hvdc" / "tiles.h").read_text() + (KERNELS / "common.cl").read_text()
+    gemm = common + "".join((KERNELS / name).read_text() for name in ("dot.cl", "gemm.cl"))
+    rows = common + (KERNELS / "rows.cl").read_text()
+    cases = [(rows, f"-DVECTOR={v} -DLANES={lanes}") for v in (4, 16) for lanes in (1, 64)]
+    for name, form in FORMS.items():
+        if name == "khr" and language == "CL1.2":
+            continue  # its functions are declared in the newer language alone
+        declared = "int qcom_udot8_acc(uint, uint, int);\n" if name == "qcom" else ""
+        shapes = ("-DVECTOR=1 -DPARTS=1 -DROWS=8", "-DVECTOR=4 -DPARTS=2 -DROWS=8")
+        cases += [(declared + gemm, f"{form} {shape}") for shape in shapes]
+    for source, options in cases:
+        done = subprocess.run(
+            [*command, "-fsyntax-only", *options.split(), "-"],
+            input=source,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_device_is_chosen_by_name_or_index(programs: dict[str, Path], stand_in: Path, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ typedef uint uints;
 #define LOAD_FLOATS(pointer) (*(pointer))
 #define STORE_FLOATS(value, pointer) (*(pointer) = (value))
 #define STORE_INTS(value, pointer) (*(pointer) = (value))
-#define LOAD_UINTS(pointer) (*(pointer))
 #define LOAD_HALFS(offset, pointer) vload_half(offset, pointer)
 #define STORE_HALFS(value, offset, pointer) vstore_half_rte(value, offset, pointer)
 #define STORE_CODES(value, pointer) (*(pointer) = convert_char(value))
@@ -27,7 +26,6 @@ typedef HVDC_JOIN(uint, VECTOR) uints;
 #define LOAD_FLOATS(pointer) HVDC_JOIN(vload, VECTOR)(0, pointer)
 #define STORE_FLOATS(value, pointer) HVDC_JOIN(vstore, VECTOR)(value, 0, pointer)
 #define STORE_INTS(value, pointer) HVDC_JOIN(vstore, VECTOR)(value, 0, pointer)
-#define LOAD_UINTS(pointer) HVDC_JOIN(vload, VECTOR)(0, pointer)
 #define LOAD_HALFS(offset, pointer) HVDC_JOIN(vload_half, VECTOR)(0, (pointer) + (offset))
 #define STORE_HALFS(value, offset, pointer) \
     HVDC_JOIN(HVDC_JOIN(vstore_half, VECTOR), _rte)(value, 0, (pointer) + (offset))
@@ -41,21 +39,14 @@ typedef HVDC_JOIN(uint, VECTOR) uints;
 
 #if VECTOR == 1
 #define LANES_FROM(first) ((ints)(first))
-static float total(floats x) { return x; }
 static int total_of_ints(ints x) { return x; }
 static float largest(floats x) { return x; }
 #elif VECTOR == 4
 #define LANES_FROM(first) ((ints)(first) + (ints)(0, 1, 2, 3))
-static float total(floats x) { return (x.s0 + x.s1) + (x.s2 + x.s3); }
 static int total_of_ints(ints x) { return (x.s0 + x.s1) + (x.s2 + x.s3); }
 static float largest(floats x) { return fmax(fmax(x.s0, x.s1), fmax(x.s2, x.s3)); }
 #else
 #define LANES_FROM(first) ((ints)(first) + (ints)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
-static float total(floats x) {
-    float8 a = x.lo + x.hi;
-    float4 b = a.lo + a.hi;
-    return (b.s0 + b.s1) + (b.s2 + b.s3);
-}
 static int total_of_ints(ints x) {
     int8 a = x.lo + x.hi;
     int4 b = a.lo + a.hi;
@@ -88,21 +79,34 @@ static ints codes_of(floats x, float scale, float inverse) {
     return TO_INTS(rint(clamp(quotient, (floats)(-127.0f), (floats)(127.0f))));
 }
 
-/* e^x, x within +-87 or taken to be there; about one unit in the last place. x = n ln 2 + f, |f| <= ln(2) / 2, and the
- * Taylor series of e^f, whose rest after f^7 is below 6e-9. The same bits on every device. */
-static floats exponential(floats x) {
+/* e^x, x within +-87 or taken to be there; wrong in the last place only next to a half, so that it is nearly always what
+ * another good exponential gives. x = n ln 2 + f + f_low, |f| <= ln(2) / 2, and the Taylor series of e^f, whose rest after
+ * f^8 is below 2e-10; what 1 + f loses is kept. `low`: what the result lost. The same bits on every device. */
+static floats exponential_parts(floats x, floats *low) {
     x = clamp(x, (floats)(-87.0f), (floats)(87.0f));
-    floats n = rint(x * 1.44269504f);
-    floats f = fma(n, (floats)(-0.693359375f), x);
-    f = fma(n, (floats)(2.12194440e-4f), f);
-    floats p = 1.0f / 5040.0f;
+    const floats n = rint(x * 1.44269504f);
+    const floats reduced = fma(n, (floats)(-0.693359375f), x); /* exact: the factor has few bits */
+    const floats f = fma(n, (floats)(2.12194440e-4f), reduced);
+    const floats f_low = fma(n, (floats)(2.12194440e-4f), reduced - f) - n * 1.6465950e-12f;
+    floats p = 1.0f / 40320.0f;
+    p = fma(p, f, (floats)(1.0f / 5040.0f));
     p = fma(p, f, (floats)(1.0f / 720.0f));
     p = fma(p, f, (floats)(1.0f / 120.0f));
     p = fma(p, f, (floats)(1.0f / 24.0f));
     p = fma(p, f, (floats)(1.0f / 6.0f));
     p = fma(p, f, (floats)(0.5f));
-    p = fma(p, f * f, f) + 1.0f;
-    return p * AS_FLOATS((TO_INTS(n) + 127) << 23);
+    const floats sum = 1.0f + f;
+    const floats lost = f - (sum - 1.0f);
+    const floats rest = fma(p, f * f, lost + fma(f_low, f, f_low));
+    const floats power = AS_FLOATS((TO_INTS(n) + 127) << 23);
+    const floats high = sum + rest;
+    *low = (rest - (high - sum)) * power;
+    return high * power;
+}
+
+static floats exponential(floats x) {
+    floats low;
+    return exponential_parts(x, &low);
 }
 
 /* Words (four codes) of a tile: one column's next four codes, and from those of a column to those of the next. */

@@ -3,8 +3,8 @@
  *
  * Arguments of all: `a` from word a_offset, a_row words to the next row, a_batch to the next batch (attention's heads);
  * `b` alike; `words` = padded K / 4; `columns` that are written. Sums of rows [batch][rows] and of columns
- * [batch][columns] are read by the unsigned dot form alone. Codes beyond the last row are read up to whole ROWS, never
- * written, so `a` is that much larger. */
+ * [batch][columns] are read by the unsigned dot form alone. Offsets and strides of words are multiples of 8, so that vectors
+ * of them are aligned. Codes beyond the last row are read up to whole ROWS and not used, so `a` is that much larger. */
 #define COLUMNS (VECTOR * PARTS)
 
 #define OPERANDS \
@@ -24,7 +24,7 @@ kernel void pack(global const uint *restrict a, uint a_offset, uint a_row, uint 
     packed += (((size_t)batch * blocks + block) * words + word) * ROWS * 2;
     for (uint r = 0; r < ROWS; ++r) {
         const uint row = block * ROWS + r;
-        const short2 x = as_short2(row < rows ? a[a_offset + (size_t)batch * a_batch + (size_t)row * a_row + word] : 0);
+        const short2 x = as_short2(row < rows ? a[a_offset + batch * a_batch + (size_t)row * a_row + word] : 0);
         packed[2 * r] = as_uint((x << (short)8) >> (short)8);
         packed[2 * r + 1] = as_uint(x >> (short)8);
     }
@@ -58,33 +58,47 @@ static void multiply(ints sums[ROWS][PARTS], global const uint *restrict a, uint
     }
 }
 #else
+/* One word of each row with those of the columns. */
+#define STEP(part) \
+    { \
+        uints w[PARTS]; \
+        _Pragma("unroll") for (uint p = 0; p < PARTS; ++p) { w[p] = *(global const uints *)(b + p * VECTOR); } \
+        _Pragma("unroll") for (uint r = 0; r < ROWS; ++r) { \
+            _Pragma("unroll") for (uint p = 0; p < PARTS; ++p) { sums[r][p] = DOTS(w[p], x[r].part, sums[r][p]); } \
+        } \
+        b += WORDS_TO_NEXT_GROUP; \
+    }
+
 static void multiply(ints sums[ROWS][PARTS], global const uint *restrict a, uint a_offset, uint a_row, uint a_batch,
                      global const uint *restrict b, uint words, uint rows) {
     a += a_offset + (size_t)get_global_id(2) * a_batch + (size_t)get_global_id(1) * ROWS * a_row;
-    for (uint word = 0; word < words; ++word) {
-        uints w[PARTS];
-#pragma unroll
-        for (uint p = 0; p < PARTS; ++p) {
-            w[p] = LOAD_UINTS(b + p * VECTOR);
-        }
+    for (uint word = 0; word < words; word += 4) { /* a multiple of 8: K is padded to whole tiles */
+        uint4 x[ROWS];
 #pragma unroll
         for (uint r = 0; r < ROWS; ++r) {
-            const uint x = a[r * a_row + word];
-#pragma unroll
-            for (uint p = 0; p < PARTS; ++p) {
-                sums[r][p] = DOTS(w[p], x, sums[r][p]);
-            }
+            x[r] = *(global const uint4 *)(a + r * a_row + word);
         }
-        b += WORDS_TO_NEXT_GROUP;
+        STEP(s0)
+        STEP(s1)
+        STEP(s2)
+        STEP(s3)
     }
 }
 #endif
 
-/* Finds this work-item's sums, then executes `each` for every row and part with: row, column (of the part's first),
- * batch, sum (ints). */
-#define GEMM(each) \
+#if VECTOR == 1
+#define LOAD_SUMS(pointer) (*(pointer))
+#else
+#define LOAD_SUMS(pointer) HVDC_JOIN(vload, VECTOR)(0, pointer)
+#endif
+/* Sums of columns exist for whole tiles. */
+#define WHOLE_TILES(columns) \
+    (((columns) + HVDC_TILE_HMX_INT8_K4_COLS - 1) / HVDC_TILE_HMX_INT8_K4_COLS * HVDC_TILE_HMX_INT8_K4_COLS)
+
+/* Declares this work-item's sums, finds them, and says which rows and columns of which batch they are of. */
+#define MULTIPLY() \
     const uint first_column = get_global_id(0) * COLUMNS, first_row = get_global_id(1) * ROWS; \
-    const uint batch = get_global_id(2); \
+    const size_t batch = get_global_id(2); \
     if (first_column >= columns || first_row >= rows) { \
         return; \
     } \
@@ -92,43 +106,34 @@ static void multiply(ints sums[ROWS][PARTS], global const uint *restrict a, uint
     _Pragma("unroll") for (uint r = 0; r < ROWS; ++r) { \
         _Pragma("unroll") for (uint p = 0; p < PARTS; ++p) { sums[r][p] = 0; } \
     } \
-    b += b_offset + (size_t)batch * b_batch + \
+    b += b_offset + batch * b_batch + \
          (size_t)(first_column / HVDC_TILE_HMX_INT8_K4_COLS) * words * WORDS_TO_NEXT_GROUP + \
          first_column % HVDC_TILE_HMX_INT8_K4_COLS; \
-    multiply(sums, a, a_offset, a_row, a_batch, b, words, rows); \
-    _Pragma("unroll") for (uint r = 0; r < ROWS; ++r) { \
-        const uint row = first_row + r; \
-        if (row < rows) { \
-            _Pragma("unroll") for (uint p = 0; p < PARTS; ++p) { \
-                const uint column = first_column + p * VECTOR; \
-                const ints sum = sums[r][p] + CORRECTION; \
-                each; \
-            } \
-        } \
-    }
+    multiply(sums, a, a_offset, a_row, a_batch, b, words, rows)
+
+/* For each of them that is of a row: SUM(r, p) of ROW(r) and the columns from COLUMN(p) on. */
+#define FOR_SUMS(r, p) \
+    _Pragma("unroll") for (uint r = 0; r < ROWS; ++r) if (ROW(r) < rows) \
+        _Pragma("unroll") for (uint p = 0; p < PARTS; ++p)
+#define ROW(r) (first_row + (r))
+#define COLUMN(p) (first_column + (p)*VECTOR)
 #if DOT_FORM == DOT_QCOM
-#define CORRECTION \
-    ZERO_POINT(LOAD_SUMS(column_sums + (size_t)batch * columns_stored + column), row_sums[batch * rows + row], words)
+#define SUM(r, p) \
+    (sums[r][p] + ZERO_POINT(LOAD_SUMS(column_sums + batch * WHOLE_TILES(columns) + COLUMN(p)), \
+                             row_sums[batch * rows + ROW(r)], words))
 #else
-#define CORRECTION ZERO_POINT(0, 0, words)
+#define SUM(r, p) (sums[r][p])
 #endif
-#if VECTOR == 1
-#define LOAD_SUMS(pointer) (*(pointer))
-#else
-#define LOAD_SUMS(pointer) HVDC_JOIN(vload, VECTOR)(0, pointer)
-#endif
-/* Sums of columns exist for whole tiles. */
-#define columns_stored \
-    ((columns + HVDC_TILE_HMX_INT8_K4_COLS - 1) / HVDC_TILE_HMX_INT8_K4_COLS * HVDC_TILE_HMX_INT8_K4_COLS)
 
 /* Sums of codes over k, of each row and of each column: for the unsigned dot form. */
 kernel void sums_of_rows(global const uint *restrict a, uint a_offset, uint a_row, uint a_batch, uint words, uint rows,
                          global int *restrict out) {
-    const uint row = get_global_id(0), batch = get_global_id(2);
+    const uint row = get_global_id(0);
+    const size_t batch = get_global_id(2);
     if (row >= rows) {
         return;
     }
-    a += a_offset + (size_t)batch * a_batch + (size_t)row * a_row;
+    a += a_offset + batch * a_batch + (size_t)row * a_row;
     int sum = 0;
     for (uint word = 0; word < words; ++word) {
         const char4 x = as_char4(a[word]);
@@ -139,58 +144,73 @@ kernel void sums_of_rows(global const uint *restrict a, uint a_offset, uint a_ro
 
 kernel void sums_of_columns(global const uint *restrict b, uint b_offset, uint b_batch, uint words, uint columns,
                             global int *restrict out) {
-    const uint column = get_global_id(0), batch = get_global_id(2);
-    if (column >= columns_stored) {
+    const uint column = get_global_id(0);
+    const size_t batch = get_global_id(2);
+    if (column >= WHOLE_TILES(columns)) {
         return;
     }
-    b += b_offset + (size_t)batch * b_batch +
-         (size_t)(column / HVDC_TILE_HMX_INT8_K4_COLS) * words * WORDS_TO_NEXT_GROUP +
+    b += b_offset + batch * b_batch + (size_t)(column / HVDC_TILE_HMX_INT8_K4_COLS) * words * WORDS_TO_NEXT_GROUP +
          column % HVDC_TILE_HMX_INT8_K4_COLS;
     int sum = 0;
     for (uint word = 0; word < words; ++word) {
         const char4 w = as_char4(b[(size_t)word * WORDS_TO_NEXT_GROUP]);
         sum += w.s0 + w.s1 + w.s2 + w.s3;
     }
-    out[(size_t)batch * columns_stored + column] = sum;
+    out[batch * WHOLE_TILES(columns) + column] = sum;
 }
 
 /* The sums themselves, INT32 [batch][row][column]. */
-kernel void gemm_sums(OPERANDS, global int *restrict out, uint out_row, uint out_batch){
-    GEMM(STORE_INTS(sum, out + (size_t)batch * out_batch + (size_t)row * out_row + column))}
+kernel void gemm_sums(OPERANDS, global int *restrict out, uint out_row, uint out_batch) {
+    MULTIPLY();
+    FOR_SUMS(r, p) {
+        global int *place = out + batch * out_batch + (size_t)ROW(r) * out_row + COLUMN(p);
+        STORE_INTS(SUM(r, p), place);
+    }
+}
 
 /* A linear: sum * (scale_x * scales) + bias, FP32. `add`: with neither bias nor what was in `out` before (0), with the bias
  * (1), added to `out` (2: an adapter's second factor). */
 kernel void gemm_linear(OPERANDS, global float *restrict out, uint out_row, float scale_x,
                         global const float *restrict scales, uint scales_offset, global const float *restrict bias,
-                        uint bias_offset, int add){GEMM({
-    global float *place = out + (size_t)row * out_row + column;
-    floats y = TO_FLOATS(sum) * (scale_x * LOAD_FLOATS(scales + scales_offset + column));
-    if (add == 1) {
-        y = y + LOAD_FLOATS(bias + bias_offset + column);
-    } else if (add == 2) {
-        y = LOAD_FLOATS(place) + y;
+                        uint bias_offset, int add) {
+    MULTIPLY();
+    FOR_SUMS(r, p) {
+        global float *place = out + (size_t)ROW(r) * out_row + COLUMN(p);
+        floats y = TO_FLOATS(SUM(r, p)) * (scale_x * LOAD_FLOATS(scales + scales_offset + COLUMN(p)));
+        if (add == 1) {
+            y = y + LOAD_FLOATS(bias + bias_offset + COLUMN(p));
+        } else if (add == 2) {
+            y = LOAD_FLOATS(place) + y;
+        }
+        STORE_FLOATS(y, place);
     }
-    STORE_FLOATS(y, place);
-})}
+}
 
 /* Attention's scores: fp16(sum * factor), [head][row][key]. */
-kernel void gemm_scores(OPERANDS, global half *restrict out, uint out_row, uint out_batch, float factor){
-    GEMM(STORE_HALFS(TO_FLOATS(sum) * factor, (size_t)batch *out_batch + (size_t)row * out_row + column, out))}
+kernel void gemm_scores(OPERANDS, global half *restrict out, uint out_row, uint out_batch, float factor) {
+    MULTIPLY();
+    FOR_SUMS(r, p) {
+        const size_t place = batch * out_batch + (size_t)ROW(r) * out_row + COLUMN(p);
+        STORE_HALFS(TO_FLOATS(SUM(r, p)) * factor, place, out);
+    }
+}
 
 /* Attention's output: sum * scale_v / (sum of the row's probabilities), FP32 [row][head][channel]. */
 kernel void gemm_values(OPERANDS, global float *restrict out, uint out_offset, uint out_row, uint out_batch,
                         float scale_v, global const int *restrict totals) {
-    GEMM({
-        const floats y = divided(TO_FLOATS(sum) * scale_v, (floats)((float)totals[batch * rows + row]));
-        global float *place = out + out_offset + (size_t)row * out_row + (size_t)batch * out_batch + column;
-        if (column + VECTOR <= columns) {
+    MULTIPLY();
+    FOR_SUMS(r, p) {
+        const floats of_row = (float)totals[batch * rows + ROW(r)];
+        const floats y = divided(TO_FLOATS(SUM(r, p)) * scale_v, of_row);
+        global float *place = out + out_offset + (size_t)ROW(r) * out_row + batch * out_batch + COLUMN(p);
+        if (COLUMN(p) + VECTOR <= columns) {
             STORE_FLOATS(y, place);
         } else {
             float each[VECTOR];
             STORE_FLOATS(y, each);
-            for (uint v = 0; v < VECTOR && column + v < columns; ++v) {
+            for (uint v = 0; v < VECTOR && COLUMN(p) + v < columns; ++v) {
                 place[v] = each[v];
             }
         }
-    })
+    }
 }

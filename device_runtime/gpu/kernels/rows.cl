@@ -20,7 +20,73 @@ static floats within(floats x, uint channel, uint width) {
     return select((floats)(0.0f), x, LANES_FROM((int)channel) < (ints)((int)width));
 }
 
+/* A sum of FP32 numbers and what it lost: twice as many digits, so that a norm's statistics are those of exact sums rounded
+ * once, whatever the order. (T. J. Dekker, Numer. Math. 18, 1971.) */
+typedef struct {
+    floats high, low;
+} wide_floats;
+typedef struct {
+    float high, low;
+} wide;
+
+static wide_floats added(wide_floats sum, floats x, floats x_low) {
+    const floats high = sum.high + x;
+    const floats part = high - sum.high;
+    const floats lost = (sum.high - (high - part)) + (x - part);
+    wide_floats result = {high, sum.low + (lost + x_low)};
+    return result;
+}
+
+static wide joined(wide a, wide b) {
+    const float high = a.high + b.high;
+    const float part = high - a.high;
+    const float lost = (a.high - (high - part)) + (b.high - part);
+    const float low = lost + (a.low + b.low);
+    const float sum = high + low;
+    wide result = {sum, low - (sum - high)};
+    return result;
+}
+
+static wide wide_total(wide_floats x) {
+    float high[VECTOR], low[VECTOR];
+    STORE_FLOATS(x.high, high);
+    STORE_FLOATS(x.low, low);
+    wide sum = {high[0], low[0]};
+    for (uint v = 1; v < VECTOR; ++v) {
+        const wide next = {high[v], low[v]};
+        sum = joined(sum, next);
+    }
+    return sum;
+}
+
+static wide product(wide a, float b) {
+    const float high = a.high * b;
+    wide result = {high, fma(a.high, b, -high) + a.low * b};
+    return result;
+}
+
+/* a / n; n is a number of channels, so it is exact. */
+static wide mean_of(wide a, float n) {
+    const float high = a.high / n;
+    wide result = {high, (fma(-high, n, a.high) + a.low) / n};
+    const float sum = result.high + result.low;
+    result.low = result.low - (sum - result.high);
+    result.high = sum;
+    return result;
+}
+
+/* 1 / sqrt(x + eps), rounded once. */
+static float inverse_root(wide x, float eps) {
+    const wide more = {eps, 0.0f};
+    const wide v = joined(x, more);
+    const float r = 1.0f / sqrt(v.high);
+    const float square = r * r, square_low = fma(r, r, -square);
+    const float rest = fma(-v.high, square, 1.0f) - fma(v.high, square_low, v.low * square);
+    return fma(0.5f * r, rest, r);
+}
+
 #if LANES == 1
+#define SCRATCH
 #define SCRATCH_FLOATS
 #define SCRATCH_INTS
 #define SUM_OVER_LANES(x) (x)
@@ -43,12 +109,13 @@ static floats within(floats x, uint channel, uint width) {
         return scratch[0]; \
     }
 #define ADDED(a, b) ((a) + (b))
-OVER_LANES(sum_over_lanes, float, ADDED)
+OVER_LANES(sum_over_lanes, wide, joined)
 OVER_LANES(max_over_lanes, float, fmax)
 OVER_LANES(int_sum_over_lanes, int, ADDED)
+#define SCRATCH local wide scratch[LANES];
 #define SCRATCH_FLOATS local float scratch_floats[LANES];
 #define SCRATCH_INTS local int scratch_ints[LANES];
-#define SUM_OVER_LANES(x) sum_over_lanes(x, scratch_floats)
+#define SUM_OVER_LANES(x) sum_over_lanes(x, scratch)
 #define MAX_OVER_LANES(x) max_over_lanes(x, scratch_floats)
 #define INT_SUM_OVER_LANES(x) int_sum_over_lanes(x, scratch_ints)
 #endif
@@ -58,18 +125,20 @@ kernel void norm_quantize(global const half *restrict hidden, uint hidden_offset
                           float eps, global const float *restrict gain, uint gain_offset,
                           global const float *restrict shift, uint shift_offset, float one, float scale, float inverse,
                           global char *restrict codes) {
-    SCRATCH_FLOATS
+    SCRATCH
     const uint row = get_group_id(1);
     const size_t first = hidden_offset + (size_t)row * row_stride;
-    floats sum = 0.0f;
-    FOR_CHANNELS(c, row_stride) { sum += LOAD_HALFS(first + c, hidden); }
-    const float mean = SUM_OVER_LANES(total(sum)) / (float)width;
-    sum = 0.0f;
-    FOR_CHANNELS(c, row_stride) {
-        const floats x = within(LOAD_HALFS(first + c, hidden) - mean, c, width);
-        sum += x * x;
+    wide_floats sum = {0.0f, 0.0f}, squares = {0.0f, 0.0f};
+    FOR_CHANNELS(c, row_stride) { /* zeros follow the last channel */
+        const floats x = LOAD_HALFS(first + c, hidden);
+        sum = added(sum, x, (floats)(0.0f));
+        squares = added(squares, x * x, (floats)(0.0f)); /* a product of FP16 numbers is exact */
     }
-    const float deviation = 1.0f / sqrt(SUM_OVER_LANES(total(sum)) / (float)width + eps);
+    const wide mean_wide = mean_of(SUM_OVER_LANES(wide_total(sum)), (float)width);
+    const wide square = product(mean_wide, mean_wide.high);
+    const wide of_mean = {-square.high, -(square.low + mean_wide.low * mean_wide.high)};
+    const wide variance = joined(mean_of(SUM_OVER_LANES(wide_total(squares)), (float)width), of_mean);
+    const float mean = mean_wide.high, deviation = inverse_root(variance, eps);
     FOR_CHANNELS(c, row_stride) {
         const floats x = (LOAD_HALFS(first + c, hidden) - mean) * deviation;
         const floats y = x * (LOAD_FLOATS(gain + gain_offset + c) + one) + LOAD_FLOATS(shift + shift_offset + c);
@@ -84,15 +153,15 @@ kernel void rms_rotate_quantize(global const float *restrict y, uint row_stride,
                                 global const float *restrict cosines, global const float *restrict sines,
                                 uint first_token, int rotated, float scale, float inverse, global char *restrict codes,
                                 uint head_stride, uint keys_stored) {
-    SCRATCH_FLOATS
+    SCRATCH
     const uint row = get_group_id(1), token = first_token + row;
     y += (size_t)row * row_stride;
-    floats sum = 0.0f;
+    wide_floats sum = {0.0f, 0.0f};
     FOR_CHANNELS(c, row_stride) {
-        const floats x = LOAD_FLOATS(y + c);
-        sum += x * x;
+        const floats x = LOAD_FLOATS(y + c), x_square = x * x;
+        sum = added(sum, x_square, fma(x, x, -x_square));
     }
-    const float factor = 1.0f / sqrt(SUM_OVER_LANES(total(sum)) / (float)width + eps);
+    const float factor = inverse_root(mean_of(SUM_OVER_LANES(wide_total(sum)), (float)width), eps);
     FOR_CHANNELS(c, width) {
         const uint at = c / head, channel = c % head;
         floats x = LOAD_FLOATS(y + c) * factor * LOAD_FLOATS(gain + gain_offset + c);
@@ -138,14 +207,25 @@ kernel void quantize_hidden(global const half *restrict hidden, uint hidden_offs
     }
 }
 
-/* GELU in its tanh form, and codes. (1 + tanh u) / 2 = 1 / (1 + e^(-2 u)). */
+/* tanh |u| = 1 - 2 e / (1 + e) with e = e^(-2 |u|), each step with what it lost. */
+static floats tanh_of(floats u) {
+    floats e_low;
+    const floats e = exponential_parts(-2.0f * fabs(u), &e_low);
+    const floats below = 1.0f + e, below_low = (e - (below - 1.0f)) + e_low;
+    const floats part = divided(2.0f * e, below);
+    const floats part_low = (fma(-below, part, 2.0f * e) + (2.0f * e_low - below_low * part)) / below;
+    const floats t = 1.0f - part;
+    return copysign(t + (((1.0f - t) - part) - part_low), u);
+}
+
+/* GELU in its tanh form, and codes. */
 kernel void gelu_quantize(global const float *restrict y, uint row_stride, float scale, float inverse,
                           global char *restrict codes) {
     const size_t first = (size_t)get_group_id(1) * row_stride;
     FOR_CHANNELS(c, row_stride) {
         const floats x = LOAD_FLOATS(y + first + c);
         const floats u = 0.7978845608f * (x + 0.044715f * (x * x * x));
-        const floats activated = divided(x, 1.0f + exponential(-2.0f * u));
+        const floats activated = 0.5f * x * (1.0f + tanh_of(u));
         STORE_CODES(codes_of(activated, scale, inverse), codes + first + c);
     }
 }

@@ -21,25 +21,31 @@ bool hvdc_gpu_scale(const hvdc_gpu *gpu, uint32_t step, uint32_t block, uint32_t
                      (unsigned)step);
 }
 
-static bool multiply(hvdc_gpu *gpu, cl_mem codes, const hvdc_matrix *w, uint32_t rows, float scale_x, hvdc_place bias,
-                     enum hvdc_gemm_add add, cl_mem out, hvdc_failure *failure) {
+/* Columns [0, columns) of a product, that far apart in `out`. */
+static bool multiply(hvdc_gpu *gpu, cl_mem codes, const hvdc_matrix *w, uint32_t columns, uint32_t rows, float scale_x,
+                     hvdc_place bias, enum hvdc_gemm_add add, cl_mem out, hvdc_failure *failure) {
     const hvdc_product product = {.a = codes,
                                   .a_row = w->k / 4,
                                   .b = w->weight.memory,
                                   .b_offset = w->weight.offset,
                                   .words = w->k / 4,
                                   .rows = rows,
-                                  .columns = w->n,
+                                  .columns = columns,
                                   .batches = 1};
-    return hvdc_gemm_linear(&gpu->device, &gpu->gemm, &product, out, w->n, scale_x, w->scales, bias, add, failure);
+    return hvdc_gemm_linear(&gpu->device, &gpu->gemm, &product, out, columns, scale_x, w->scales, bias, add, failure);
 }
 
 bool hvdc_gpu_linear(hvdc_gpu *gpu, uint32_t step, uint32_t block, enum hvdc_linear_id id, uint32_t rows, float scale_x,
                      hvdc_failure *failure) {
+    return hvdc_gpu_columns(gpu, step, block, id, gpu->model.blocks[block].linears[id].base.n, rows, scale_x, failure);
+}
+
+bool hvdc_gpu_columns(hvdc_gpu *gpu, uint32_t step, uint32_t block, enum hvdc_linear_id id, uint32_t columns,
+                      uint32_t rows, float scale_x, hvdc_failure *failure) {
     const hvdc_linear *linear = &gpu->model.blocks[block].linears[id];
     const uint32_t expert = hvdc_artifact_step(gpu->model.weights->artifact, step)->expert;
-    if (!multiply(gpu, gpu->codes.memory, &linear->base, rows, scale_x, linear->bias, HVDC_GEMM_ADD_BIAS, gpu->y.memory,
-                  failure)) {
+    if (!multiply(gpu, gpu->codes.memory, &linear->base, columns, rows, scale_x, linear->bias, HVDC_GEMM_ADD_BIAS,
+                  gpu->y.memory, failure)) {
         return false;
     }
     if (expert != HVDC_EXPERT_DETAIL || linear->a.n == 0) {
@@ -48,12 +54,12 @@ bool hvdc_gpu_linear(hvdc_gpu *gpu, uint32_t step, uint32_t block, enum hvdc_lin
     float scale_h;
     const hvdc_extent hidden = {rows, linear->a.n, gpu->geometry->rank};
     return hvdc_gpu_scale(gpu, step, block, HVDC_IN_LORA + (uint32_t)id, &scale_h, failure) &&
-           multiply(gpu, gpu->codes.memory, &linear->a, rows, scale_x, NONE, HVDC_GEMM_ADD_NOTHING, gpu->lora.memory,
-                    failure) &&
+           multiply(gpu, gpu->codes.memory, &linear->a, linear->a.n, rows, scale_x, NONE, HVDC_GEMM_ADD_NOTHING,
+                    gpu->lora.memory, failure) &&
            hvdc_rows_quantize(&gpu->device, &gpu->rows, hidden, gpu->lora.memory, scale_h, gpu->lora_codes.memory,
                               failure) &&
-           multiply(gpu, gpu->lora_codes.memory, &linear->b, rows, scale_h, NONE, HVDC_GEMM_ADD_TO_OUT, gpu->y.memory,
-                    failure);
+           multiply(gpu, gpu->lora_codes.memory, &linear->b, columns, rows, scale_h, NONE, HVDC_GEMM_ADD_TO_OUT,
+                    gpu->y.memory, failure);
 }
 
 /* What a block execution needs to know everywhere. */
@@ -192,6 +198,7 @@ bool hvdc_gpu_run_block(hvdc_gpu *g, uint32_t step, uint32_t block, hvdc_failure
     at a = {.gpu = g, .step = step, .block = block, .weights = &g->model.blocks[block], .failure = failure};
     hvdc_keys keys = {
         .keys = g->self_keys.memory, .values = g->self_values.memory, .count = g->tokens, .stored = g->tokens_stored};
+    g->sliced_block = 0;
     if (!write_modulation(g, step, block, failure) || !hvdc_model_stage(&g->device, &g->model, block, failure)) {
         return false;
     }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define MAX_PLATFORMS 16u
 #define MAX_DEVICES 16u
@@ -86,6 +87,7 @@ static bool choose(hvdc_device *d, const hvdc_gpu_options *options, hvdc_failure
 bool hvdc_device_open(const hvdc_gpu_options *options, hvdc_device *d, hvdc_failure *failure) {
     memset(d, 0, sizeof *d);
     d->cache_directory = options->cache_directory;
+    d->profiling = options->profile;
     if (!hvdc_opencl_load(options->library, &d->cl, failure)) {
         return false;
     }
@@ -197,6 +199,51 @@ bool hvdc_device_finish(hvdc_device *d, hvdc_failure *failure) {
     return code == CL_SUCCESS || hvdc_opencl_fail(failure, code, "to finish what was launched");
 }
 
+void hvdc_device_name(hvdc_device *d, cl_kernel kernel, const char *name) {
+    if (d->profiling && d->profiled < HVDC_DEVICE_MAX_PROFILED) {
+        d->profile[d->profiled] = (hvdc_gpu_kernel){.name = name};
+        d->profiled_kernels[d->profiled++] = kernel;
+    }
+}
+
+void hvdc_device_release_kernel(hvdc_device *d, cl_kernel kernel) {
+    for (uint32_t i = 0; i < d->profiled; ++i) {
+        if (d->profiled_kernels[i] == kernel) {
+            --d->profiled;
+            d->profile[i] = d->profile[d->profiled];
+            d->profiled_kernels[i] = d->profiled_kernels[d->profiled];
+            break;
+        }
+    }
+    if (kernel != NULL) {
+        d->cl.clReleaseKernel(kernel);
+    }
+}
+
+void hvdc_device_reset_profile(hvdc_device *d) {
+    for (uint32_t i = 0; i < d->profiled; ++i) {
+        d->profile[i].seconds = 0;
+        d->profile[i].launches = 0;
+    }
+}
+
+/* Launches made one after another, with nothing else in the queue. */
+static cl_int launch_profiled(hvdc_device *d, cl_kernel kernel, const size_t *items, const size_t *group) {
+    struct timespec start, end;
+    d->cl.clFinish(d->queue);
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    cl_int code = d->cl.clEnqueueNDRangeKernel(d->queue, kernel, MAX_DIMENSIONS, NULL, items, group, 0, NULL, NULL);
+    d->cl.clFinish(d->queue);
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    for (uint32_t i = 0; i < d->profiled; ++i) {
+        if (d->profiled_kernels[i] == kernel) {
+            d->profile[i].seconds += (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+            ++d->profile[i].launches;
+        }
+    }
+    return code;
+}
+
 bool hvdc_device_launch(hvdc_device *d, cl_kernel kernel, const hvdc_argument *arguments, uint32_t count,
                         const uint64_t global[3], const uint64_t local[3], hvdc_failure *failure) {
     size_t items[MAX_DIMENSIONS], group[MAX_DIMENSIONS];
@@ -208,7 +255,9 @@ bool hvdc_device_launch(hvdc_device *d, cl_kernel kernel, const hvdc_argument *a
     for (uint32_t i = 0; i < count && code == CL_SUCCESS; ++i) {
         code = d->cl.clSetKernelArg(kernel, i, arguments[i].bytes, arguments[i].value);
     }
-    if (code == CL_SUCCESS) {
+    if (code == CL_SUCCESS && d->profiling) {
+        code = launch_profiled(d, kernel, items, group);
+    } else if (code == CL_SUCCESS) {
         code = d->cl.clEnqueueNDRangeKernel(d->queue, kernel, MAX_DIMENSIONS, NULL, items, group, 0, NULL, NULL);
     }
     return code == CL_SUCCESS || hvdc_opencl_fail(failure, code, "to launch a kernel");

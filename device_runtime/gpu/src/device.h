@@ -7,6 +7,8 @@
 
 #define HVDC_GPU_PAGE_BYTES 4096u
 
+#define HVDC_DEVICE_MAX_PROFILED 32u
+
 typedef struct hvdc_device {
     hvdc_opencl cl;
     cl_platform_id platform;
@@ -20,6 +22,10 @@ typedef struct hvdc_device {
     uint64_t largest_bytes;
     uint32_t programs_compiled;
     const char *cache_directory;
+    bool profiling;
+    uint32_t profiled; /* kernels in the table */
+    hvdc_gpu_kernel profile[HVDC_DEVICE_MAX_PROFILED];
+    cl_kernel profiled_kernels[HVDC_DEVICE_MAX_PROFILED];
     char platform_name[64], name[128], driver[64];
 } hvdc_device;
 
@@ -44,6 +50,11 @@ bool hvdc_device_write(hvdc_device *device, cl_mem to, uint64_t offset, const vo
 bool hvdc_device_read(hvdc_device *device, cl_mem from, uint64_t offset, void *to, uint64_t bytes,
                       hvdc_failure *failure);
 bool hvdc_device_finish(hvdc_device *device, hvdc_failure *failure);
+
+/* For the profile: names a kernel; forgets it, and releases it (NULL is allowed); begins anew. */
+void hvdc_device_name(hvdc_device *device, cl_kernel kernel, const char *name);
+void hvdc_device_release_kernel(hvdc_device *device, cl_kernel kernel);
+void hvdc_device_reset_profile(hvdc_device *device);
 
 /* One launch over `global` work-items in groups of `local`; `global` is rounded up to whole groups. */
 typedef struct hvdc_argument {

@@ -68,7 +68,10 @@ static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t cou
     return transfer(g, hidden, false, failure);
 }
 
-static uint64_t memory_bytes(const hvdc_engine *engine) { return of_constant(engine)->device.allocated_bytes; }
+static uint64_t memory_bytes(const hvdc_engine *engine) {
+    const hvdc_gpu *g = of_constant(engine);
+    return g->device.allocated_bytes + g->staging_bytes;
+}
 
 static void close_engine(hvdc_engine *engine) {
     hvdc_gpu *g = of(engine);
@@ -96,6 +99,15 @@ bool hvdc_gpu_open(const hvdc_weights *weights, const hvdc_gpu_options *options,
 }
 
 const hvdc_gpu_description *hvdc_gpu_describe(const hvdc_engine *engine) { return &of_constant(engine)->description; }
+
+bool hvdc_gpu_profile(const hvdc_engine *engine, uint32_t index, hvdc_gpu_kernel *kernel) {
+    const hvdc_device *d = &of_constant(engine)->device;
+    if (index >= d->profiled) {
+        return false;
+    }
+    *kernel = d->profile[index];
+    return true;
+}
 
 const char *hvdc_gpu_dot_name(enum hvdc_gpu_dot dot) {
     static const char *const names[] = {"any", "khr", "qcom", "nvidia", "plain"};

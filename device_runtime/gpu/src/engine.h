@@ -56,7 +56,9 @@ typedef struct hvdc_gpu {
     hvdc_buffer queries; /* INT8 [row][head][head_stride] */
     hvdc_buffer y;       /* FP32: what leaves one */
     hvdc_buffer lora, lora_codes;
-    float *staging; /* host: modulation and text with padding */
+    uint64_t staging_bytes;
+    float *staging;        /* host: modulation and text with padding */
+    uint32_t sliced_block; /* 1 + the block whose feed-forward pair hvdc_gpu_multiply has staged; 0: none */
 } hvdc_gpu;
 
 /* Chooses, checks and allocates; an engine that is not whole is released by hvdc_gpu_release. */
@@ -71,6 +73,10 @@ bool hvdc_gpu_scale(const hvdc_gpu *gpu, uint32_t step, uint32_t block, uint32_t
 /* gpu->codes through a linear into gpu->y, with its adapter in steps of the detail expert. */
 bool hvdc_gpu_linear(hvdc_gpu *gpu, uint32_t step, uint32_t block, enum hvdc_linear_id id, uint32_t rows, float scale_x,
                      hvdc_failure *failure);
+
+/* Columns [0, columns) of the same, a multiple of 32, with rows that far apart. */
+bool hvdc_gpu_columns(hvdc_gpu *gpu, uint32_t step, uint32_t block, enum hvdc_linear_id id, uint32_t columns,
+                      uint32_t rows, float scale_x, hvdc_failure *failure);
 
 /* Keys and values of all blocks from an expert's text, in gpu->y's layout [token][width_stored] on the host. */
 bool hvdc_gpu_make_text(hvdc_gpu *gpu, uint32_t expert, const float *text, hvdc_failure *failure);

@@ -54,9 +54,7 @@ bool hvdc_gemm_build(hvdc_device *d, enum hvdc_gpu_dot dot, bool emulate, const 
 void hvdc_gemm_release(hvdc_device *d, hvdc_gemm *g) {
     cl_kernel kernels[] = {g->sums, g->linear, g->scores, g->values, g->pack, g->sums_of_rows, g->sums_of_columns};
     for (size_t i = 0; i < sizeof kernels / sizeof kernels[0]; ++i) {
-        if (kernels[i] != NULL) {
-            d->cl.clReleaseKernel(kernels[i]);
-        }
+        hvdc_device_release_kernel(d, kernels[i]);
     }
     if (g->program != NULL) {
         d->cl.clReleaseProgram(g->program);

@@ -17,9 +17,10 @@ static const char *const STANDARDS[] = {"", "-cl-std=CL3.0", "-cl-std=CL1.2"};
 
 static const hvdc_gemm_shape GPU_SHAPES[] = {
     {4, 1, 8, false, 8, 8},   {4, 1, 8, false, 8, 4},  {1, 1, 8, false, 32, 2},
-    {1, 1, 16, false, 32, 4}, {4, 2, 8, false, 4, 16},
+    {1, 1, 16, false, 32, 4}, {4, 2, 8, false, 4, 16}, {4, 1, 4, false, 8, 16},
 };
-static const hvdc_gemm_shape CPU_SHAPES[] = {{16, 2, 12, true, 1, 1}, {16, 2, 8, true, 1, 1}, {4, 1, 4, false, 1, 1}};
+static const hvdc_gemm_shape CPU_SHAPES[] = {
+    {16, 2, 12, true, 1, 1}, {16, 2, 8, true, 1, 1}, {16, 1, 4, true, 1, 1}, {4, 1, 4, false, 1, 1}};
 static const hvdc_gemm_shape CPU_SHAPE_OF_INSTRUCTIONS = {4, 1, 4, false, 8, 1};
 
 static const char PREFIX[] = "gemm";

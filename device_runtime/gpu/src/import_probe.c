@@ -157,9 +157,7 @@ bool hvdc_import_choose(hvdc_device *d, const hvdc_gpu_options *options, hvdc_im
         }
     }
     hvdc_device_free(d, &p.own);
-    if (p.copy != NULL) {
-        d->cl.clReleaseKernel(p.copy);
-    }
+    hvdc_device_release_kernel(d, p.copy);
     if (program != NULL) {
         d->cl.clReleaseProgram(program);
     }

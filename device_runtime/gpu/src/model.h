@@ -3,21 +3,9 @@
 #define HVDC_GPU_MODEL_H
 
 #include "gemm.h"
+#include "hvdc/partner.h"
 #include "import.h"
 
-enum hvdc_linear_id {
-    HVDC_SELF_Q = 0,
-    HVDC_SELF_K,
-    HVDC_SELF_V,
-    HVDC_SELF_OUT,
-    HVDC_CROSS_Q,
-    HVDC_CROSS_K,
-    HVDC_CROSS_V,
-    HVDC_CROSS_OUT,
-    HVDC_FFN_UP,
-    HVDC_FFN_DOWN,
-    HVDC_LINEARS
-};
 #define HVDC_ATTENTION_LINEARS 8
 extern const char *const HVDC_LINEAR_NAMES[HVDC_LINEARS];
 
@@ -61,6 +49,7 @@ typedef struct hvdc_model {
     uint64_t pair_bytes[2];
     hvdc_buffer staged; /* one block's feed-forward pair */
     uint64_t imported_bytes;
+    uint64_t copied_bytes;
 } hvdc_model;
 
 bool hvdc_model_open(hvdc_device *device, const hvdc_weights *weights, const hvdc_gpu_options *options,

@@ -150,7 +150,8 @@ static bool allocate(hvdc_gpu *g, hvdc_failure *failure) {
     const uint64_t heads_stored = (uint64_t)g->attention.heads * g->attention.head_stride;
     const uint64_t rotations = (uint64_t)g->tokens * (g->attention.head / 2) * sizeof(float);
     const uint64_t floats = larger(g->max_rows, 6) * (uint64_t)g->width_stored;
-    g->staging = malloc((size_t)floats * sizeof *g->staging);
+    g->staging_bytes = floats * sizeof *g->staging;
+    g->staging = malloc((size_t)g->staging_bytes);
     if (g->staging == NULL) {
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "out of memory for %llu numbers", (unsigned long long)floats);
     }
@@ -189,6 +190,7 @@ static void describe(hvdc_gpu *g) {
     out->attention_rows = g->attention.rows;
     out->largest_buffer_bytes = g->device.largest_bytes;
     out->imported_bytes = g->model.imported_bytes;
+    out->copied_bytes = g->model.copied_bytes;
 }
 
 bool hvdc_gpu_prepare(hvdc_gpu *g, const hvdc_weights *weights, const hvdc_gpu_options *options,
@@ -201,15 +203,16 @@ bool hvdc_gpu_prepare(hvdc_gpu *g, const hvdc_weights *weights, const hvdc_gpu_o
         return false;
     }
     fit_rows(g);
-    if (!hvdc_gemm_open(&g->device, options, &g->gemm, failure) ||
+    if (!hvdc_model_open(&g->device, weights, options, &g->model, failure) ||
+        !hvdc_gemm_open(&g->device, options, &g->gemm, failure) ||
         !hvdc_rows_open(&g->device, head, &g->rows, failure) ||
-        !hvdc_model_open(&g->device, weights, options, &g->model, failure) ||
         !hvdc_attention_open(&g->device, &g->gemm, g->geometry->heads, head, smaller(g->max_rows, g->tokens),
                              larger(g->tokens, g->geometry->text_tokens), &g->attention, failure) ||
         !allocate(g, failure) || !write_rotations(g, grid, failure)) {
         return false;
     }
     describe(g);
+    hvdc_device_reset_profile(&g->device);
     return true;
 }
 

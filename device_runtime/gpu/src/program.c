@@ -106,5 +106,6 @@ bool hvdc_program_kernel(hvdc_device *d, cl_program program, const char *name, c
         *kernel = NULL;
         return hvdc_opencl_fail(failure, code, name);
     }
+    hvdc_device_name(d, *kernel, name);
     return true;
 }

@@ -41,9 +41,7 @@ bool hvdc_rows_open(hvdc_device *d, uint32_t head, hvdc_rows *r, hvdc_failure *f
 
 void hvdc_rows_release(hvdc_device *d, hvdc_rows *r) {
     for (uint32_t i = 0; i < HVDC_ROW_KERNELS; ++i) {
-        if (r->kernels[i] != NULL) {
-            d->cl.clReleaseKernel(r->kernels[i]);
-        }
+        hvdc_device_release_kernel(d, r->kernels[i]);
     }
     if (r->program != NULL) {
         d->cl.clReleaseProgram(r->program);

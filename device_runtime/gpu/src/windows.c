@@ -84,6 +84,7 @@ static bool view(hvdc_device *d, const hvdc_gpu_options *options, hvdc_model *m,
             return false;
         }
         w->memory = w->copy.memory;
+        m->copied_bytes += w->bytes;
         return hvdc_device_write(d, w->memory, 0, base + w->first, w->bytes, failure);
     }
     union {
@@ -137,9 +138,7 @@ static bool compare(hvdc_device *d, hvdc_model *m, hvdc_failure *failure) {
         }
     }
     hvdc_device_free(d, &own);
-    if (copy != NULL) {
-        d->cl.clReleaseKernel(copy);
-    }
+    hvdc_device_release_kernel(d, copy);
     if (program != NULL) {
         d->cl.clReleaseProgram(program);
     }

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "attention.h"
 
@@ -127,6 +128,34 @@ static bool linear(question *q) {
            hvdc_gemm_linear(&q->k->device, &q->k->gemm, &p, out, p.columns, scale, place(scales), place(bias), add,
                             q->failure) &&
            output(q, out, bytes);
+}
+
+/* time-linear ROWS COLUMNS K REPEATS: seconds of the fastest, with codes of zero; the first compiles, and does not count. */
+static bool time_linear(question *q, char *answer, size_t bytes) {
+    const uint32_t rows = number(q), columns = number(q), k = number(q), repeats = number(q);
+    const cl_mem scales = hold(q, (uint64_t)columns * sizeof(float)).memory;
+    const cl_mem out = hold(q, (uint64_t)rows * columns * sizeof(float)).memory;
+    const hvdc_product p = {.a = hold(q, (uint64_t)(rows + HVDC_GEMM_SLACK_ROWS) * k).memory,
+                            .a_row = k / 4,
+                            .b = hold(q, (uint64_t)columns * k).memory,
+                            .words = k / 4,
+                            .rows = rows,
+                            .columns = columns,
+                            .batches = 1};
+    double best = 1e9;
+    bool good = q->good && scratch(q, &p);
+    for (uint32_t i = 0; good && i <= repeats; ++i) {
+        struct timespec start, end;
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        good = hvdc_gemm_linear(&q->k->device, &q->k->gemm, &p, out, columns, 1.0f, place(scales), place(scales),
+                                HVDC_GEMM_ADD_BIAS, q->failure) &&
+               hvdc_device_finish(&q->k->device, q->failure);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        const double spent = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
+        best = i > 0 && spent < best ? spent : best;
+    }
+    snprintf(answer, bytes, "%.6f", best);
+    return good;
 }
 
 /* norm ROWS WIDTH EPS ONE SCALE HIDDEN GAIN SHIFT OUT */
@@ -267,6 +296,8 @@ bool check_kernel(check_kernels *k, const hvdc_gpu_options *options, char *const
     }
     if (strcmp(name, "quantize") == 0 || strcmp(name, "quantize-hidden") == 0 || strcmp(name, "gelu") == 0) {
         good = elementwise(&q, name);
+    } else if (strcmp(name, "time-linear") == 0) {
+        good = time_linear(&q, answer, answer_bytes);
     } else {
         *known = false;
         for (size_t i = 0; i < sizeof questions / sizeof questions[0]; ++i) {

@@ -1,7 +1,7 @@
 /* hvdc_gpu_check [KEY=VALUE]…: answers questions about the GPU's engine on standard input, one line each; tests ask.
  *
  * Keys are those of hvdc_gpu_options: cache, library, platform, device, dot, emulate, as-gpu, gemm-shape, import,
- * max-buffer, max-rows; and
+ * max-buffer, max-rows, profile; and
  * probe=1, a writable object of shared memory by which ways of importing are judged (a file without a name), shared=1, data files
  * copied into such objects and read from there; hardware-buffer=1, the probe's address in the place of an AHardwareBuffer.
  *
@@ -9,8 +9,11 @@
  *   text EXPERT FILE                     FP32 [text_tokens][width]
  *   run STEP FIRST COUNT FILE OUT        FP32 [tokens][width], in and out
  *   time STEP FIRST COUNT FILE           seconds of the same
+ *   slice STEP BLOCK LINEAR ROWS TILES FILE OUT    FP16 [rows][padded k] in, FP32 [rows][32 tiles] out; LINEAR by number
  *   memory | describe | close
+ *   profile                              with profile=1: NAME SECONDS LAUNCHES of each kernel
  *   import                               only how memory would be shared
+ *   weights ARTIFACT                     only the weights: WINDOWS BYTES that the device sees in place
  *   device …, sums …, norm …             single kernels: check_kernels.c
  *
  * The answer is "ok …" or "no KIND: SENTENCE". Exit status: 0 at the end of the input, 2 for another question. */
@@ -24,6 +27,7 @@
 #include "shared_files.h"
 
 #define LINE_BYTES 8192
+#define SLICE_LIMIT ((size_t)1 << 28)
 
 typedef struct session {
     hvdc_gpu_options options;
@@ -119,6 +123,47 @@ static bool run(session *s, char *const *words, int count, char *answer, size_t 
     return good;
 }
 
+static bool slice_numbers(const session *s, const hvdc_slice *slice, size_t *in, size_t *out) {
+    const hvdc_geometry *g = hvdc_artifact_geometry(s->artifact);
+    const size_t k = slice->linear == HVDC_FFN_DOWN ? g->ffn_width : g->width;
+    *in = slice->rows * ((k + HVDC_SLICE_COLUMNS - 1) / HVDC_SLICE_COLUMNS * HVDC_SLICE_COLUMNS);
+    *out = (size_t)slice->rows * slice->tiles * HVDC_SLICE_COLUMNS;
+    return *in > 0 && *in < SLICE_LIMIT && *out < SLICE_LIMIT;
+}
+
+static bool multiply(session *s, char *const *words, hvdc_failure *failure) {
+    uint32_t n[5];
+    for (int i = 0; i < 5; ++i) {
+        n[i] = (uint32_t)strtoul(words[1 + i], NULL, 10);
+    }
+    const hvdc_slice slice = {.step = n[0], .block = n[1], .linear = n[2], .rows = n[3], .tiles = n[4]};
+    size_t in, out;
+    if (!slice_numbers(s, &slice, &in, &out)) {
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a slice of %u rows", (unsigned)slice.rows);
+    }
+    hvdc_exchange exchange = {.values = in > out ? in : out};
+    exchange.input = malloc(in * sizeof *exchange.input);
+    exchange.output = calloc(out + 1, sizeof *exchange.output);
+    FILE *file = fopen(words[6], "rb");
+    bool good = file != NULL && exchange.input != NULL && exchange.output != NULL &&
+                fread(exchange.input, sizeof *exchange.input, in, file) == in && fgetc(file) == EOF;
+    good = (file == NULL || fclose(file) == 0) && good;
+    if (!good) {
+        hvdc_fail(failure, HVDC_FAILURE_FILE, "%s is not a file of %zu FP16 numbers", words[6], in);
+    }
+    good = good && hvdc_gpu_multiply(s->engine, &slice, &exchange, failure);
+    file = good ? fopen(words[7], "wb") : NULL;
+    if (good && (file == NULL || fwrite(exchange.output, sizeof *exchange.output, out, file) != out)) {
+        good = hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be written", words[7]);
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    free(exchange.input);
+    free(exchange.output);
+    return good;
+}
+
 static bool choose_import(session *s, char *answer, size_t bytes, hvdc_failure *failure) {
     hvdc_device device;
     hvdc_import import;
@@ -127,6 +172,33 @@ static bool choose_import(session *s, char *answer, size_t bytes, hvdc_failure *
     }
     bool good = hvdc_import_choose(&device, &s->options, &import, failure);
     snprintf(answer, bytes, "%s %u", hvdc_gpu_import_name(import.way), (unsigned)import.policy);
+    hvdc_device_close(&device);
+    return good;
+}
+
+/* The weights alone, which needs no kernel but the probe's. */
+static bool see_weights(session *s, const char *path, char *answer, size_t bytes, hvdc_failure *failure) {
+    hvdc_device device;
+    hvdc_model model;
+    hvdc_error error;
+    close_engine(s);
+    if (hvdc_artifact_open(path, &s->artifact, &error) != HVDC_E_OK) {
+        return hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "%s: %.400s", error.file, error.message);
+    }
+    s->weights = (hvdc_weights){.artifact = s->artifact};
+    if (s->shared && !shared_files_open(s->artifact, &s->files, failure)) {
+        return false;
+    }
+    s->weights.files = s->files.data;
+    s->weights.fds = s->files.fds;
+    if (!hvdc_device_open(&s->options, &device, failure)) {
+        return false;
+    }
+    bool good = hvdc_model_open(&device, &s->weights, &s->options, &model, failure);
+    if (good) {
+        snprintf(answer, bytes, "%u %llu", (unsigned)model.window_count, (unsigned long long)model.imported_bytes);
+        hvdc_model_close(&device, &model);
+    }
     hvdc_device_close(&device);
     return good;
 }
@@ -149,12 +221,24 @@ static bool ask(session *s, char *const *words, int count, bool *known, char *an
     if (strcmp(name, "import") == 0) {
         return choose_import(s, answer, bytes, failure);
     }
+    if (count == 2 && strcmp(name, "weights") == 0) {
+        return see_weights(s, words[1], answer, bytes, failure);
+    }
     if (s->engine != NULL && strcmp(name, "close") == 0) {
         close_engine(s);
         return true;
     }
     if (s->engine != NULL && strcmp(name, "memory") == 0) {
         snprintf(answer, bytes, "%llu", (unsigned long long)s->engine->memory_bytes(s->engine));
+        return true;
+    }
+    if (s->engine != NULL && strcmp(name, "profile") == 0) {
+        hvdc_gpu_kernel kernel;
+        for (uint32_t i = 0; hvdc_gpu_profile(s->engine, i, &kernel); ++i) {
+            const size_t used = strlen(answer);
+            snprintf(answer + used, bytes - used, "%s %.6f %llu ", kernel.name, kernel.seconds,
+                     (unsigned long long)kernel.launches);
+        }
         return true;
     }
     if (s->engine != NULL && strcmp(name, "describe") == 0) {
@@ -166,6 +250,9 @@ static bool ask(session *s, char *const *words, int count, bool *known, char *an
     }
     if (s->engine != NULL && count >= 5 && (strcmp(name, "run") == 0 || strcmp(name, "time") == 0)) {
         return run(s, words, count, answer, bytes, failure);
+    }
+    if (s->engine != NULL && count >= 8 && strcmp(name, "slice") == 0) {
+        return multiply(s, words, failure);
     }
     return check_kernel(&s->kernels, &s->options, words, count, known, answer, bytes, failure);
 }
@@ -201,6 +288,8 @@ static bool set_option(session *s, const char *option) {
         o->dot = (enum hvdc_gpu_dot)index_of(value, dot_name, HVDC_GPU_DOT_PLAIN + 1);
     } else if (IS("emulate")) {
         o->emulate_dot = true;
+    } else if (IS("profile")) {
+        o->profile = true;
     } else if (IS("as-gpu")) {
         o->as_gpu = true;
     } else if (IS("gemm-shape")) {
@@ -236,7 +325,7 @@ int main(int argc, char **argv) {
         }
     }
     while (status == 0 && fgets(line, sizeof line, stdin) != NULL) {
-        char *words[CHECK_MAX_WORDS], *rest = NULL, answer[512] = "";
+        char *words[CHECK_MAX_WORDS], *rest = NULL, answer[2048] = "";
         int count = 0;
         hvdc_failure failure = {HVDC_FAILURE_NONE, ""};
         bool known = false;

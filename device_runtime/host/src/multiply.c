@@ -4,31 +4,44 @@
 
 #include "hvdc/panel.h"
 
-#define TILE_ROWS 32u
-#define K_STEP 256u /* rows and panel of a step stay in the first two levels of cache */
+#define WIDE 8u
+#define TILE_ROWS 4u
+
+typedef float narrow __attribute__((vector_size(4u * WIDE)));
+typedef double wide __attribute__((vector_size(8u * WIDE)));
+
+/* Products of two FP32 numbers are exact in FP64, so that it does not matter whether they are fused with the sum. */
+static inline void tile(const float *x, size_t x_stride, uint32_t rows, uint32_t k, const float *panel, double *sums) {
+    wide sum[TILE_ROWS] = {{0}};
+    for (uint32_t i = 0; i < k; i++) {
+        narrow part;
+        memcpy(&part, panel + (size_t)i * HVDC_PANEL_COLUMNS, sizeof part);
+        wide column = __builtin_convertvector(part, wide);
+        for (uint32_t r = 0; r < rows; r++) {
+            sum[r] += column * (double)x[r * x_stride + i];
+        }
+    }
+    memcpy(sums, sum, sizeof sum);
+}
 
 void HVDC_FOR_CPU(hvdc_multiply)(const float *x, size_t x_stride, uint32_t rows, uint32_t k, const float *panel,
                                  uint32_t columns, const float *bias, float *y, size_t y_stride) {
-    float sums[TILE_ROWS * HVDC_PANEL_COLUMNS], last[TILE_ROWS * K_STEP];
+    double sums[TILE_ROWS * WIDE];
     for (uint32_t row = 0; row < rows; row += TILE_ROWS) {
         uint32_t count = rows - row < TILE_ROWS ? rows - row : TILE_ROWS;
-        memset(sums, 0, sizeof sums);
-        for (uint32_t start = 0; start < k; start += K_STEP) {
-            uint32_t part = k - start < K_STEP ? k - start : K_STEP;
-            const float *from = x + row * x_stride + start, *b = panel + (size_t)start * HVDC_PANEL_COLUMNS;
+        const float *from = x + row * x_stride;
+        for (uint32_t first = 0; first < columns; first += WIDE) {
             if (count == TILE_ROWS) {
-                hvdc_panel_tile(from, x_stride, b, part, sums);
-                continue;
+                tile(from, x_stride, TILE_ROWS, k, panel + first, sums); /* a constant: sums stay in registers */
+            } else {
+                tile(from, x_stride, count, k, panel + first, sums);
             }
-            memset(last, 0, sizeof last);
+            uint32_t last = columns - first < WIDE ? columns - first : WIDE;
             for (uint32_t r = 0; r < count; r++) {
-                memcpy(last + r * K_STEP, from + r * x_stride, part * sizeof *last);
-            }
-            hvdc_panel_tile(last, K_STEP, b, part, sums);
-        }
-        for (uint32_t r = 0; r < count; r++) {
-            for (uint32_t c = 0; c < columns; c++) {
-                y[(row + r) * y_stride + c] = sums[r * HVDC_PANEL_COLUMNS + c] + (bias == NULL ? 0.0f : bias[c]);
+                for (uint32_t c = 0; c < last; c++) {
+                    double value = sums[r * WIDE + c] + (bias == NULL ? 0.0 : (double)bias[first + c]);
+                    y[(row + r) * y_stride + first + c] = (float)value;
+                }
             }
         }
     }

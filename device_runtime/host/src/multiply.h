@@ -7,7 +7,8 @@
 
 #include "hvdc/cpu.h"
 
-/* y[r][c] = bias[c] + Σ_k x[r][k] · panel[k][c], FP32, c < columns <= 32; `bias` may be NULL. x and y have rows
+/* y[r][c] = bias[c] + Σ_k x[r][k] · panel[k][c], FP32 from sums in FP64 that are rounded once, c < columns <= 32; `bias`
+ * may be NULL. x and y have rows
  * `x_stride` and `y_stride` floats apart; the panel is [k][32]. */
 typedef void hvdc_multiply(const float *x, size_t x_stride, uint32_t rows, uint32_t k, const float *panel,
                            uint32_t columns, const float *bias, float *y, size_t y_stride);

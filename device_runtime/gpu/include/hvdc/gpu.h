@@ -11,6 +11,7 @@
 
 #include "hvdc/engine.h"
 #include "hvdc/failure.h"
+#include "hvdc/partner.h"
 #include "hvdc/weights.h"
 
 #ifdef __cplusplus
@@ -55,13 +56,14 @@ typedef struct hvdc_gpu_options {
     const char *device;          /* the same, within the platforms that fit; NULL: the first GPU, or what there is */
     const char *cache_directory; /* of compiled programs and tuning results; NULL: nothing is kept */
     enum hvdc_gpu_dot dot;
-    bool emulate_dot;              /* for tests: C in the place of the instruction of `dot` */
-    bool as_gpu;                   /* for tests: take a CPU for a GPU, so that its kernels' shapes are those of one */
-    uint32_t gemm_shape;           /* for tests: only this shape of the GEMM, counted from 1 */
+    bool profile;        /* wait for each launch, so that hvdc_gpu_profile can tell which kernel took how long */
+    bool emulate_dot;    /* for tests: C in the place of the instruction of `dot` */
+    bool as_gpu;         /* for tests: take a CPU for a GPU, so that its kernels' shapes are those of one */
+    uint32_t gemm_shape; /* for tests: only this shape of the GEMM, counted from 1 */
     enum hvdc_gpu_import import;   /* only this way */
     uint64_t max_buffer_bytes;     /* of one buffer; 0: what the device allows, below 1 GiB */
     uint32_t max_rows;             /* tokens that one launch computes, a multiple of 32; 0: 1024 */
-    const hvdc_gpu_probe *probe;   /* NULL: descriptors are not imported */
+    const hvdc_gpu_probe *probe;   /* while the engine opens; NULL: descriptors are not imported */
     void *const *hardware_buffers; /* AHardwareBuffer of data file i; NULL: none */
 } hvdc_gpu_options;
 
@@ -75,14 +77,29 @@ typedef struct hvdc_gpu_description {
     uint32_t attention_rows;    /* query rows whose scores exist at once */
     uint64_t largest_buffer_bytes;
     uint64_t imported_bytes; /* pages seen through imports */
+    uint64_t copied_bytes;   /* weights copied instead; memory_bytes holds them */
 } hvdc_gpu_description;
 
 /* Opens an engine; `options` may be NULL. An artifact without activation scales is refused. On failure *engine is NULL. */
 bool hvdc_gpu_open(const hvdc_weights *weights, const hvdc_gpu_options *options, hvdc_engine **engine,
                    hvdc_failure *failure);
 
+/* A slice of a linear for an engine that computes the rest: exchange->input, quantised with the activation scale of its
+ * step, to exchange->output. Of an engine that hvdc_gpu_open opened; it needs no text. Fails for a slice that is none of
+ * the artifact, or does not fit the exchange. */
+bool hvdc_gpu_multiply(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
+                       hvdc_failure *failure);
+
 /* Of an engine that hvdc_gpu_open opened; valid until it closes. */
 const hvdc_gpu_description *hvdc_gpu_describe(const hvdc_engine *engine);
+
+/* Of an engine that was opened with `profile`: what its kernels took, `index` from 0; false beyond the last. */
+typedef struct hvdc_gpu_kernel {
+    const char *name;
+    double seconds;
+    uint64_t launches;
+} hvdc_gpu_kernel;
+bool hvdc_gpu_profile(const hvdc_engine *engine, uint32_t index, hvdc_gpu_kernel *kernel);
 
 /* "khr", "qcom", …; "host-pointer", … */
 const char *hvdc_gpu_dot_name(enum hvdc_gpu_dot dot);

@@ -1,5 +1,6 @@
-/* What the CPU does around the blocks, in FP32: tokens from a latent, patch embedding, text projection, output head
- * and Euler step, and RoPE's rotations. The numbers are those of quant/paths/host.py to rounding.
+/* What the CPU does around the blocks: tokens from a latent, patch embedding, text projection, output head and Euler
+ * step, and RoPE's rotations. Values are FP32; sums are FP64 and rounded once, as in quant/paths/host.py, so that they
+ * depend neither on their order nor on the processor, but for a sum in many millions that lies next to a half.
  *
  * A latent [channels][frames][rows][columns] is kept as tokens [M][token_width] from the first step to the last ("the
  * running latent"): M in the order frame, row, column; within a token patch first, channel last. */
