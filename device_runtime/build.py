@@ -58,8 +58,10 @@ def why_not(preset: str) -> str:
     if preset == "fuzz":
         return _why_no_libfuzzer()
     if preset == "aarch64-linux":
-        missing = _which("aarch64-linux-gnu-gcc") is None
-        return "aarch64-linux-gnu-gcc is not installed: apt-get install gcc-aarch64-linux-gnu" if missing else ""
+        missing = [name for name in ("gcc", "g++") if _which(f"aarch64-linux-gnu-{name}") is None]
+        return (
+            f"aarch64-linux-gnu-{missing[0]} is not installed: apt-get install g++-aarch64-linux-gnu" if missing else ""
+        )
     if preset == "android-arm64":
         toolchain = Path(os.environ.get("ANDROID_NDK_ROOT", "")) / "build" / "cmake" / "android.toolchain.cmake"
         return "" if toolchain.is_file() else "there is no Android NDK: set ANDROID_NDK_ROOT to the folder of one"

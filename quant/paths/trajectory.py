@@ -28,6 +28,7 @@ from quant.paths.host import (
     velocity,
 )
 from quant.paths.npu import NpuArithmetic
+from quant.paths.tensor import TensorArithmetic, gpu_columns
 from quant.paths.weights import Weights
 from quant.scales import Scales
 
@@ -84,6 +85,16 @@ def hetero(weights: Weights, scales: Scales, cut: int) -> NumericPath:
     if not 0 <= cut <= executions:
         raise ValueError(f"a cut at {cut} is outside the trajectory of {executions} block executions")
     return NumericPath(f"hetero({cut})", NpuArithmetic(weights), GpuArithmetic(weights, scales), cut)
+
+
+def hetero_tensor(weights: Weights, scales: Scales, share: float, cut: int | None = None) -> NumericPath:
+    """Every linear split by columns, ``share`` of them on the GPU; from ``cut`` on everything on the NPU, as after a
+    loss of the GPU. Raises ValueError for a share outside [0, 1]."""
+    gpu_columns(1, share)
+    shared = TensorArithmetic(weights, scales, share)
+    if cut is None:
+        return NumericPath(f"hetero-tensor({share:g})", shared)
+    return NumericPath(f"hetero-tensor({share:g}, {cut})", NpuArithmetic(weights), shared, cut)
 
 
 class Trajectory:

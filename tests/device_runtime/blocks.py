@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ class Blocks:
     artifact: Path
     folder: Path
     options: tuple[object, ...] = ("--threads", 2)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def put(self, name: str, values: Tensor) -> Path:
         """A file of FP32 values."""
@@ -51,7 +54,8 @@ class Blocks:
 
     def ask(self, *actions: object) -> subprocess.CompletedProcess[str]:
         command = [str(self.program), str(self.artifact), *map(str, (*self.options, *actions))]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        environment = {**os.environ, **self.environment}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
 def weights_of(artifact: Path) -> Weights:

@@ -105,6 +105,35 @@ def children_of(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@dataclass(frozen=True)
+class Mapped:
+    """Shared memory that a process has mapped. ``share``: of its resident bytes, divided by how many processes map
+    them."""
+
+    name: str
+    inode: int
+    permissions: str
+    resident_kib: int
+    share_kib: int
+
+
+def shared_memory_of(pid: int) -> list[Mapped]:
+    """What a process has mapped of the runtime's own shared memory."""
+    found: list[Mapped] = []
+    head: list[str] | None = None
+    sizes: dict[str, int] = {}
+    for line in [*Path(f"/proc/{pid}/smaps").read_text().splitlines(), "0-0 end"]:
+        words = line.split()
+        if not words[0].endswith(":"):  # the first line of the next mapping
+            if head is not None:
+                name = head[5].removeprefix("/memfd:hvdc:")
+                found.append(Mapped(name, int(head[4]), head[1], sizes["Rss:"], sizes["Pss:"]))
+            head, sizes = (words if "/memfd:hvdc:" in line else None), {}
+        elif words[-1] == "kB":
+            sizes[words[0]] = int(words[1])
+    return found
+
+
 def is_running(pid: int) -> bool:
     """A zombie is not."""
     try:

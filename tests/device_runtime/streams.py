@@ -8,6 +8,7 @@ computes the same from the specification and from the number of blocks that a st
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -52,8 +53,14 @@ def inputs(shape: Shape, seed: int, video: int) -> tuple[Values, Values]:
     return latent.reshape(shape.tokens, shape.latent), embeds.reshape(shape.text_tokens, shape.text_width)
 
 
-def latent(shape: Shape, seed: int, video: int, gpu_blocks: int) -> Values:
-    """The final latent of a video whose first ``gpu_blocks`` blocks the GPU executes, without any stream."""
+def shared_columns(shape: Shape, share: float) -> int:
+    """Of the GPU, in mode hetero-tensor: whole tiles of 32, to the nearest edge."""
+    return min(shape.width, 32 * math.floor(share * -(-shape.width // 32) + 0.5))
+
+
+def latent(shape: Shape, seed: int, video: int, gpu_blocks: int, columns: int | None = None) -> Values:
+    """The final latent of a video whose first ``gpu_blocks`` blocks the GPU executes, without any stream; of these
+    blocks the first ``columns`` where they are shared."""
     now, embeds = inputs(shape, seed, video)
     column, flat = np.arange(shape.width), np.arange(shape.tokens * shape.width)
     for step in range(shape.steps):
@@ -62,7 +69,10 @@ def latent(shape: Shape, seed: int, video: int, gpu_blocks: int) -> Values:
         repeated = text.ravel()[flat % text.size]
         hidden = ((now[:, column % shape.latent] * 3 + column + 1) % PRIME).ravel()
         for block in range(shape.layers):
-            engine = GPU if step * shape.layers + block < gpu_blocks else NPU
+            on_gpu = step * shape.layers + block < gpu_blocks
+            engine = np.where(
+                on_gpu & (flat % shape.width < (columns if columns is not None else shape.width)), GPU, NPU
+            )
             hidden = (hidden * 31 + repeated * 7 + 101 * step + 13 * block + engine + 3 * flat) % PRIME
         head = hidden.reshape(shape.tokens, shape.width) @ (column + 1)
         now = (now * 7 + head[:, None] + step + np.arange(shape.latent)) % PRIME
@@ -83,14 +93,14 @@ def kept(directory: Path, video: int) -> tuple[Values, dict[str, str]]:
     return tokens.astype(np.int64), metadata
 
 
-def check(report: dict[str, Any], shape: Shape, directory: Path, seed: int = 0) -> None:
+def check(report: dict[str, Any], shape: Shape, directory: Path, seed: int = 0, columns: int | None = None) -> None:
     """Every video that counts as done has the result that follows from how it says it came to be; nothing is left."""
     done = [v for v in report["videos"] if v["skipped"] or v["finished_s"] > 0]
     assert len(done) == report["finished"] + report["skipped"], report
     assert {p.name for p in directory.glob("video-*")} >= {f"video-{v['video']:06d}.safetensors" for v in done}
     for video in done:
         tokens, metadata = kept(directory, video["video"])
-        expected = latent(shape, seed, video["video"], video["gpu_blocks"])
+        expected = latent(shape, seed, video["video"], video["gpu_blocks"], columns)
         assert np.array_equal(tokens, expected), (video, report["note"])
         assert metadata["gpu_blocks"] == str(video["gpu_blocks"])
         assert metadata["recovered"] == str(int(video["recovered"]))

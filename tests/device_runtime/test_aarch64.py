@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import build_host, why_not
 from tests.artifacts import Spec, make_artifact
+from tests.device_runtime.builds import built
 from tests.device_runtime.streams import Shape, check, words
 from tests.device_runtime.test_policy import in_python, normal, tables
 
@@ -25,11 +25,10 @@ LIBRARIES = "/usr/aarch64-linux-gnu"
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Name -> the command that runs it."""
     emulator = shutil.which("qemu-aarch64") or shutil.which("qemu-aarch64-static")
-    reason = why_not("aarch64-linux") or ("" if emulator else "there is no qemu-aarch64: apt-get install qemu-user")
-    if reason:
-        pytest.skip(f"the runtime is not tested on ARM: {reason}")
-    built = build_host("aarch64-linux", tmp_path_factory.mktemp("aarch64"), TOOLS)
-    return {name: [str(emulator), "-L", LIBRARIES, str(path)] for name, path in built.items()}
+    if emulator is None:
+        pytest.skip("the runtime is not tested on ARM: there is no qemu-aarch64: apt-get install qemu-user")
+    programs = built(tmp_path_factory, "aarch64-linux", "the runtime is not tested on ARM", TOOLS)
+    return {name: [str(emulator), "-L", LIBRARIES, str(path)] for name, path in programs.items()}
 
 
 def say(command: list[str], *arguments: object, given: str = "") -> list[str]:

@@ -93,7 +93,7 @@ def test_results_say_what_they_are(streams: Streams, tmp_path: Path) -> None:
     check(report, Shape(), tmp_path, seed=3)
     _, metadata = kept(tmp_path, 1)
     assert metadata.keys() == {
-        "format", "video", "artifact", "input", "mode", "cut", "gpu_blocks", "recovered", "sha256", "check"
+        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "gpu_blocks", "recovered", "sha256", "check"
     }  # fmt: skip
     assert (metadata["format"], metadata["video"], metadata["mode"]) == ("hvdc-result-1", "1", "hetero")
     assert (metadata["cut"], metadata["artifact"]) == ("5", "0" * 64)
@@ -231,7 +231,7 @@ def test_results_of_another_stream_are_left_alone(streams: Streams, tmp_path: Pa
     assert len(before) == 2
     report = streams.run(Shape(), resume=1, **{**more, **change})
     assert not report["ok"]
-    assert "result of another artifact, prompt, seed, mode or cut" in report["failure"]
+    assert "result of another artifact, prompt, seed, mode, cut or share of the GPU" in report["failure"]
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 

@@ -186,6 +186,16 @@ REFUSED: dict[str, tuple[dict[str, Any], int, str]] = {
     "no place for the trace": ({"trace": "/nonexistent/t.json"}, FILE, "/nonexistent/t.json cannot be written"),
     "more memory than there is": ({"tokens": 16_000_000, "width": 65536}, MEMORY, "MiB are available"),
     "no device": ({"mode": "gpu", "open_fails": 1}, DEVICE, "could not start: there is no OpenCL device"),
+    "a worker that ends at once": (
+        {"mode": "gpu", "refuses": 1},
+        USAGE,
+        "the worker does not even begin",
+    ),
+    "a worker that ends unasked": (
+        {"mode": "gpu", "refuses": 2},
+        USAGE,
+        "the worker does not even begin",
+    ),
     "a worker that never is ready": ({"mode": "gpu", "open_hangs": 1, "start_s": 0.3}, PEER, "silent for 0.3 s"),
     "inputs": ({"load_fails": 1, "videos": 3}, FILE, "inputs of video 1"),
     "the NPU": ({"npu_fails": "1:7", "videos": 3}, DEVICE, "the NPU refuses block 7"),

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.device_runtime.streams import Shape, Streams, check
+from tests.device_runtime.streams import Shape, Streams, check, shared_columns
 
 STREAMS = 240
+SHARED = 60
 WORKERS = 2
 FAULTS = ("die", "die_in_advance", "scribble", "exit", "hang", "gpu_fails")
+Draw = Callable[[int], tuple[Shape, dict[str, Any]]]
 DAMAGE = ("flip", "truncate", "empty", "lengthen", "drop", "repeat", "swap", "close")
 
 
@@ -52,8 +56,19 @@ def draw(seed: int) -> tuple[Shape, dict[str, Any]]:
     return shape, more
 
 
-def run(streams: Streams, seed: int, directory: Path) -> dict[str, Any]:
+def draw_shared(seed: int) -> tuple[Shape, dict[str, Any]]:
+    """One whose linears are shared, of one to four tiles of columns."""
     shape, more = draw(seed)
+    r = random.Random(-seed)
+    more |= {"mode": "hetero-tensor", "share": r.choice([0.1, 0.3, 0.5, 0.5, 0.7, 1.0])}
+    if more.get("proxy", "").split(":")[1:2] == ["owner"]:
+        how, who, number = more["proxy"].split(":")
+        more["proxy"] = f"{how}:{who}:{int(number) + 1}"  # the exchange is a message of the start, too
+    return replace(shape, width=r.choice([9, 40, 64, 100])), more
+
+
+def run(streams: Streams, seed: int, directory: Path, drawn: Draw = draw) -> dict[str, Any]:
+    shape, more = drawn(seed)
     directory.mkdir()
     report = streams.run(shape, dir=directory, **more)
     assert report["ok"], (seed, shape, more, report)
@@ -68,7 +83,8 @@ def run(streams: Streams, seed: int, directory: Path) -> dict[str, Any]:
     for video in report["videos"]:
         assert video["gpu_blocks"] in allowed or report["gpu_lost"], (seed, report)
         assert video["gpu_blocks"] in allowed or video["gpu_blocks"] % shape.layers == 0, (seed, report)
-    check(report, shape, directory, more["seed"])
+    columns = shared_columns(shape, more["share"]) if "share" in more else None
+    check(report, shape, directory, more["seed"], columns)
     return report
 
 
@@ -95,3 +111,12 @@ def test_the_faults_did_happen(reports: list[dict[str, Any]]) -> None:
     assert all(seen[reason] for reason in reasons), seen
     assert sum(not report["gpu_lost"] for report in reports) > STREAMS // 5
     assert sum(video["recovered"] for report in reports for video in report["videos"]) > STREAMS // 5
+
+
+def test_nothing_is_lost_where_linears_are_shared(programs: dict[str, Path], tmp_path: Path) -> None:
+    with Streams(programs["hvdc_stream_check"]) as streams:
+        reports = [run(streams, seed, tmp_path / str(seed), draw_shared) for seed in range(1000, 1000 + SHARED)]
+    lost = [report for report in reports if report["gpu_lost"]]
+    assert SHARED // 5 < len(lost) < SHARED - SHARED // 5
+    recovered = [video for report in lost for video in report["videos"] if video["recovered"]]
+    assert any(video["gpu_blocks"] for video in recovered)

@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import build_host, why_not
+from tests.device_runtime.builds import built
 from tests.device_runtime.streams import Shape, Streams, check, words
-from tests.device_runtime.test_coordinator_random import run
+from tests.device_runtime.test_coordinator_random import draw_shared, run
 
 TOOL = "hvdc_stream_check"
 
 
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    reason = why_not("host-tsan")
-    if reason:
-        pytest.skip(f"the threads are not watched: {reason}")
-    program = build_host("host-tsan", tmp_path_factory.mktemp("host-tsan"), [TOOL])[TOOL]
+    program = built(tmp_path_factory, "host-tsan", "the threads are not watched", [TOOL])[TOOL]
     tried = subprocess.run([program, "run", *words(Shape())], capture_output=True, text=True, check=False)
     if "unexpected memory mapping" in tried.stderr:
         pytest.skip("this compiler's ThreadSanitizer does not know the addresses of this kernel")
@@ -29,13 +26,17 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
         yield running
 
 
-@pytest.mark.parametrize("mode", ["npu", "gpu", "hetero", "dp"])
+@pytest.mark.parametrize("mode", ["npu", "gpu", "hetero", "dp", "hetero-tensor"])
 def test_no_race_in_any_mode(streams: Streams, tmp_path: Path, mode: str) -> None:
-    report = streams.run(Shape(), mode=mode, cut=5, videos=6, dir=tmp_path, trace=tmp_path / "t.json", decode_us=200)
+    shape, more = Shape(width=64), {"share": 0.5} if mode == "hetero-tensor" else {"cut": 5}
+    trace = tmp_path / "t.json"
+    report = streams.run(shape, mode=mode, videos=6, dir=tmp_path, trace=trace, decode_us=200, **more)
     assert report["ok"], report
-    check(report, Shape(), tmp_path)
+    check(report, shape, tmp_path, columns=32 if "share" in more else None)
 
 
 def test_no_race_whatever_happens(streams: Streams, tmp_path: Path) -> None:
     for seed in range(10_000, 10_030):
         run(streams, seed, tmp_path / str(seed))
+    for seed in range(10_100, 10_112):
+        run(streams, seed, tmp_path / str(seed), draw_shared)

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 import quant.paths.npu
-from device_runtime.build import build_host
 from examples.moving_shapes.generate import MODEL
 from examples.moving_shapes.shapes import load_prompts
 from exporters.checkpoint import open_checkpoint
@@ -34,6 +33,7 @@ from quant.paths.weights import Weights
 from tests.artifacts import read_manifest, write_manifest
 from tests.commands import compiled
 from tests.device_runtime.blocks import EXPERTS, Blocks, distance, weights_of
+from tests.device_runtime.builds import built
 from tests.device_runtime.kernels import usable_levels
 
 BLOCK = 8e-4
@@ -204,12 +204,12 @@ def test_a_split_inside_a_step_changes_nothing(programs: dict[str, Path], exampl
 
 
 def test_threads_levels_and_optimisation_do_not_change_a_bit(
-    programs: dict[str, Path], tiny_artifact: Path, tmp_path: Path
+    programs: dict[str, Path], tiny_artifact: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """What ships is optimised, without sanitizers: compilers then fuse what they may, and sometimes what they may
     not."""
     grid = (3, 6, 8)
-    optimised = build_host("host", tmp_path / "host")
+    optimised = built(tmp_path_factory, "host", "the optimised build is not tested", ("hvdc_blocks",))
     c, found = case(tiny_artifact, grid), {}
     levels = usable_levels(programs["hvdc_kernels"])
     for build, made in (("sanitized", programs), ("optimised", optimised)):
@@ -220,6 +220,21 @@ def test_threads_levels_and_optimisation_do_not_change_a_bit(
             blocks.run(*c.texts(blocks), "hidden", hidden, *ran, "save", "hidden", tmp_path / "y")
             found[build, threads, level] = (tmp_path / "y").read_bytes()
     assert len(set(found.values())) == 1, [key for key, y in found.items() if y != found["optimised", 2, "generic"]]
+
+
+def test_weights_may_lie_in_memory_that_another_filled(
+    programs: dict[str, Path], ragged_artifact: Path, tmp_path: Path
+) -> None:
+    """Copies have exactly their files' sizes: AddressSanitizer sees every read beyond them."""
+    grid, found = (1, 5, 8), set()
+    c = case(ragged_artifact, grid)
+    for where in ("mapped", "copied"):
+        blocks = on(programs, ragged_artifact, tmp_path, grid, "--weights", where)
+        hidden = blocks.put("h", c.hidden)
+        ran = ("run", 0, 0, 2, "run", 5, 0, 2, "euler", 5)
+        blocks.run(*c.texts(blocks), "hidden", hidden, *ran, "save", "tokens", tmp_path / "x")
+        found.add((tmp_path / "x").read_bytes())
+    assert len(found) == 1
 
 
 def test_a_new_prompt_replaces_the_one_before(programs: dict[str, Path], tiny_artifact: Path, tmp_path: Path) -> None:

@@ -88,6 +88,43 @@ def test_weights_that_do_not_fit_are_refused_before_any_is_copied(tool: Path, ar
     assert "are allowed; raise the limit" in line
 
 
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("group", "files", "available"),
+    [
+        ("0::/\n", {}, 1000),
+        ("0::/\n", {"memory.max": "max"}, 1000),
+        ("0::/\n", {"memory.max": 600 * MIB, "memory.current": 200 * MIB}, 400),
+        ("0::/\n", {"memory.max": 600 * MIB, "memory.current": 200 * MIB, "memory.stat": "x 1\ninactive_file 50"}, 450),
+        ("0::/\n", {"memory.max": 600 * MIB, "memory.current": 700 * MIB}, 0),
+        ("0::/\n", {"memory.max": 6000 * MIB}, 1000),
+        ("2:cpu:/a\n0::/a/b\n", {"a/memory.max": 300 * MIB, "a/b/memory.max": "max"}, 300),
+        ("0::/a/b\n", {"a/memory.max": 300 * MIB, "a/b/memory.max": 200 * MIB, "memory.max": 250 * MIB}, 200),
+        ("0::/elsewhere\n", {"memory.max": 70 * MIB}, 70),
+        ("4:memory:/a\n", {"memory.max": 70 * MIB}, 1000),
+        ("", {"memory.max": 70 * MIB}, 1000),
+    ],
+)
+def test_available_memory_is_the_machines_or_less_in_a_control_group(
+    tool: Path, group: str, files: dict[str, object], available: int, tmp_path: Path
+) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "sys" / "fs" / "cgroup"
+    (proc / "self").mkdir(parents=True)
+    (proc / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable:   {1000 * 1024} kB\n")
+    (proc / "self" / "cgroup").write_text(group)
+    for name, value in files.items():
+        (groups / name).parent.mkdir(parents=True, exist_ok=True)
+        text = str(value).replace("inactive_file 50", f"inactive_file {50 * MIB}")
+        (groups / name).write_text(f"{text}\n")
+    assert say(tool, "available", tmp_path) == (0, [str(available * MIB)])
+
+
+def test_available_memory_is_not_known_where_nothing_says_it(tool: Path, tmp_path: Path) -> None:
+    assert say(tool, "available", tmp_path) == (0, [str(2**64 - 1)])
+
+
 class Sharing:
     """`hvdc_platform_check share`: both processes with the weights mapped, until it is left."""
 
@@ -322,8 +359,8 @@ def test_any_other_length_is_noticed(channel: Channel) -> None:
 
 def test_another_abi_says_so(channel: Channel) -> None:
     packet = bytearray(channel.make(7, b"payload"))
-    packet[4] ^= 3
-    assert channel.take(bytes(packet))[3].startswith("the other process speaks ABI version 2 and this one 1")
+    packet[4] ^= 2
+    assert channel.take(bytes(packet))[3].startswith("the other process speaks ABI version 1 and this one 3")
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,11 +26,13 @@ from tests.device_runtime.runs import (
     children_of,
     is_running,
     outcome,
+    shared_memory_of,
     stream_of,
     tokens,
     wait_for,
     why_no_gpu,
 )
+from tests.device_runtime.test_gpu_opencl import EXTENSIONS, compiled
 
 EXECUTIONS, LAYERS = 12, 2
 VIDEOS = (StreamVideo(0, 1), StreamVideo(1, 2), StreamVideo(1, 3))
@@ -178,6 +181,85 @@ def test_a_trace_shows_both_engines(runner: Runner, tmp_path: Path) -> None:
     assert all(event["dur"] >= 0 for event in spans)
 
 
+@needs_gpu
+def test_weights_are_there_once(long: Runner, tmp_path: Path) -> None:
+    """As the kernel counts: both processes map the same pages, which neither can write."""
+    with long.started(tmp_path / "out", "hetero", "--cut", 6) as child:
+        wait_for(child, "finished")
+        [worker] = children_of(child.pid)
+        held = [[m for m in shared_memory_of(pid) if not m.name.startswith("slot")] for pid in (child.pid, worker)]
+    mine, theirs = ({m.name: m.inode for m in mapped} for mapped in held)
+    assert set(mine) == {"regions/block-000.bin", "regions/block-001.bin", "adapters/detail-000.bin"}
+    assert mine == theirs
+    assert {m.permissions for mapped in held for m in mapped} == {"r--s"}
+    stored_kib = sum((long.artifact / name).stat().st_size for name in mine) / 1024
+    assert sum(m.share_kib for mapped in held for m in mapped) <= stored_kib
+    assert sum(m.resident_kib for mapped in held for m in mapped) > 1.2 * stored_kib
+
+
+@needs_gpu
+def test_it_says_whether_the_gpu_reads_shared_weights_or_its_own(runner: Runner, on_gpu: Path, tmp_path: Path) -> None:
+    def ran(output: Path, *more: object) -> tuple[tuple[str, bool, bool], str]:
+        done = runner.finished(output, "gpu", *more)
+        imported, copied = done.report["gpu_imported_bytes"], done.report["gpu_weights_copied_bytes"]
+        assert max(imported, copied) < done.report["weights_bytes"]  # feed-forward pairs are staged, one at a time
+        notes = [event["text"] for event in done.events if event["event"] == "note"]
+        return (done.report["gpu_import"], imported > 0, copied > 0), "\n".join(notes)
+
+    shared, notes = ran(tmp_path / "shared")
+    assert shared == ("host-pointer", True, False)
+    assert "once for both engines" in notes
+    copied, notes = ran(tmp_path / "copied", "--gpu-import", "copy")
+    assert copied == ("copy", False, True)
+    assert "copied to the GPU: " in notes
+    assert "once for both" not in notes
+    assert_equal(tmp_path / "copied", on_gpu)
+
+
+@pytest.mark.parametrize(("kind", "way"), [("khr", "khr-dma-buf"), ("dmabuf", "qcom-dmabuf"), ("arm", "arm-dma-buf")])
+def test_the_worker_imports_weights_by_descriptor(runner: Runner, kind: str, way: str, tmp_path: Path) -> None:
+    """Up to its GEMMs, which the recording OpenCL cannot execute: the probe, then each file whole and read-only."""
+    library, log = tmp_path / "libOpenCL.so.1", tmp_path / "log"
+    compiled(Path(__file__).with_name("opencl_stand_in.c"), library, "-shared", "-fPIC")
+    env = {"LD_LIBRARY_PATH": str(tmp_path), "STAND_IN_LOG": str(log), "STAND_IN_EXTENSIONS": EXTENSIONS}
+    for given in ((), ("--gpu-import", way)):
+        log.unlink(missing_ok=True)
+        done = runner.run(tmp_path / "out", "gpu", *given, env={**env, "STAND_IN_SHARES": kind})
+        assert done.status == 5, done.said
+        lines = [line.split(" ") for line in log.read_text().splitlines()]
+        imports = [(int(flags) & 0xFF, int(size)) for name, flags, size, _ in lines if name == kind]
+        files = [p for folder in ("regions", "adapters") for p in sorted((runner.artifact / folder).iterdir())]
+        by_pointer = 8 if kind == "dmabuf" else 0
+        assert imports[0] == (1 | by_pointer, 65536)
+        assert imports[1:] == [(4 | by_pointer, p.stat().st_size) for p in files]
+    done = runner.run(tmp_path / "out", "gpu", "--gpu-import", way, env={**env, "STAND_IN_SHARES": "host"})
+    assert f"does not share memory as {way}" in done.report["error"]["what"]
+
+
+def test_without_a_gpu_no_way_of_sharing_is_named(runner: Runner, tmp_path: Path) -> None:
+    done = runner.finished(tmp_path / "out", "npu")
+    assert (done.report["gpu_import"], done.report["gpu_imported_bytes"]) == ("", 0)
+    assert "both engines" not in json.dumps(done.events)
+
+
+@pytest.mark.parametrize("mode", ["npu", pytest.param("gpu", marks=needs_gpu)])
+def test_keys_and_values_of_a_prompt_are_computed_once(runner: Runner, embeds: Path, mode: str, tmp_path: Path) -> None:
+    """By each expert, while videos with that prompt follow each other; and they are right."""
+    prompts = [1, 1, 0, 0, 1]
+    videos = [StreamVideo(prompt, seed) for seed, prompt in enumerate(prompts)]
+    stream = stream_of(tmp_path / "stream", runner.artifact, embeds, videos)
+    other = Runner(runner.program, runner.artifact, stream, runner.kernels)
+    other.finished(tmp_path / "out", mode, "--trace", tmp_path / "trace.json")
+    spans = [event for event in json.loads((tmp_path / "trace.json").read_text()) if event.get("ph") == "X"]
+    for name in ("project text", "set text"):
+        assert [span["args"]["video"] for span in spans if span["name"] == name] == [0, 0, 2, 2, 4, 4]
+    for video, prompt in enumerate(prompts):
+        alone = tmp_path / str(video)
+        stream = stream_of(tmp_path / f"stream-{video}", runner.artifact, embeds, [StreamVideo(prompt, video)])
+        Runner(runner.program, runner.artifact, stream, runner.kernels).finished(alone, mode)
+        np.testing.assert_array_equal(tokens(tmp_path / "out", video), tokens(alone, 0))
+
+
 def test_progress_counts_every_block(runner: Runner, tmp_path: Path) -> None:
     done = runner.finished(tmp_path / "out", "npu")
     for video in range(3):
@@ -258,6 +340,12 @@ def refused(runner: Runner, output: Path, mode: str, *more: object, status: int,
         ("npu", ("--npu-cpus", "0-"), "0- is no list of processors"),
         ("npu", ("--npu-cpus", "5000"), "5000 is no list of processors"),
         ("npu", ("--npu-cpus", "0-1023"), "can be used"),
+        ("gpu", ("--gpu-cpus", "0-1023"), "can be used"),
+        ("gpu", ("--gpu-import", "magic"), "--gpu-import does not take magic"),
+        ("gpu", ("--gpu-cpus", "0,"), "0, is no list of processors"),
+        ("npu", ("--npu-cpus", ""), "--npu-cpus does not take an empty value"),
+        ("gpu", ("--device", ""), "--device does not take an empty value"),
+        ("gpu", ("--gpu-silence-s", 0), "--gpu-silence-s does not take 0"),
         ("npu", ("--with-parent", 1), "did not start this one"),
     ],
 )
@@ -267,7 +355,25 @@ def test_options_that_cannot_be_carried_out(
     done = runner.run(tmp_path / "out", mode, *more)
     assert done.status == 2, done.said
     assert words in done.said
+    assert done.report["error"]["kind"] == "usage"
+    assert words in done.report["error"]["what"]
+    assert not any("weights" in event.get("text", "") for event in done.events)
     assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "cpus", "words"), [("small.hvdc", "5000", "5000 is no list"), ("nowhere", "0", "nowhere cannot be used")]
+)
+def test_a_worker_that_cannot_start_tells_its_owner(runner: Runner, given: str, cpus: str, words: str) -> None:
+    """Before it hears anything; this test is the owner."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    code = "import os, sys; os.dup2(int(sys.argv[1]), 3, inheritable=True); os.execv(sys.argv[2], sys.argv[2:])"
+    worker = [str(runner.program), "--worker", str(runner.artifact.with_name(given)), "--gpu-cpus", cpus]
+    with mine, its:
+        command = [sys.executable, "-c", code, str(its.fileno()), *worker]
+        done = subprocess.run(command, pass_fds=[its.fileno()], check=False)
+        assert done.returncode == 1
+        assert words.encode() in mine.recv(4096)
 
 
 def test_what_is_missing_is_named(runner: Runner) -> None:
@@ -296,7 +402,7 @@ def test_a_stream_of_another_artifact(runner: Runner, uncalibrated: Path, tmp_pa
     refused(other, tmp_path / "out", "npu", status=2, words="was written for another artifact")
 
 
-@pytest.mark.parametrize("mode", ["gpu", "hetero", "dp"])
+@pytest.mark.parametrize("mode", ["gpu", "hetero", "dp", "hetero-tensor"])
 def test_an_artifact_without_activation_scales(
     runner: Runner, uncalibrated: Path, embeds: Path, mode: str, tmp_path: Path
 ) -> None:
@@ -323,9 +429,9 @@ def test_no_stream(runner: Runner, tmp_path: Path) -> None:
     refused(other, tmp_path / "out", "npu", status=1, words="stream.bin cannot be opened")
 
 
-@pytest.mark.parametrize("mode", ["gpu", "hetero"])
+@pytest.mark.parametrize("mode", ["gpu", "hetero", "hetero-tensor"])
 def test_no_opencl_device(runner: Runner, mode: str, tmp_path: Path) -> None:
-    """`hetero` without a cut asks the timer's process, `gpu` the worker's."""
+    """`hetero` without a cut and `hetero-tensor` without a share ask the timer's process, `gpu` the worker's."""
     refused(runner, tmp_path / "out", mode, "--device", "no such device", status=5, words="no such device")
 
 
@@ -394,6 +500,24 @@ def test_a_stopped_stream_goes_on_as_if_nothing_had_happened(some: Runner, tmp_p
 
 
 @needs_gpu
+def test_a_signal_while_engines_are_timed(runner: Runner, tmp_path: Path) -> None:
+    """Nothing has begun, so that there is nothing to finish."""
+    with runner.started(tmp_path / "out", "hetero", "--kernel-cache", tmp_path) as child:
+        wait_for(child, "note")
+        wait_for(child, "note")
+        deadline = time.monotonic() + 30
+        while not (timers := children_of(child.pid)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        child.send_signal(signal.SIGTERM)
+        out, err = child.communicate(timeout=60)
+    wait_until_gone(timers[0])
+    done = outcome(child.returncode, out, err)
+    assert done.status == 130
+    assert "stopped while the engines were timed" in done.said
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@needs_gpu
 def test_a_killed_owner_takes_its_worker_with_it(long: Runner, tmp_path: Path) -> None:
     with long.started(tmp_path / "out", "hetero", "--cut", 6) as child:
         wait_for(child, "finished")
@@ -419,6 +543,55 @@ def test_a_killed_gpu_process(some: Runner, loss: str, tmp_path: Path) -> None:
     assert done.report["gpu_lost"]
     assert done.report["finished"] == 60
     assert {v["gpu_blocks"] for v in done.report["videos"]} >= {0, 6}
+
+
+SILENCE_S = 4
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("mode", "more", "event"),
+    [
+        ("hetero", ("--cut", 6), "finished"),
+        ("gpu", ("--on-gpu-loss", "stop"), "finished"),
+        ("dp", ("--on-gpu-loss", "stop"), "finished"),
+        ("hetero-tensor", ("--gpu-share", 0.5, "--on-gpu-loss", "stop"), "blocks"),
+    ],
+)
+@pytest.mark.usefixtures("on_gpu")  # kernels are compiled
+def test_a_gpu_process_that_hangs(
+    some: Runner, mode: str, more: tuple[object, ...], event: str, tmp_path: Path
+) -> None:
+    with some.started(tmp_path / "out", mode, "--gpu-silence-s", SILENCE_S, *more) as child:
+        wait_for(child, event)
+        [worker] = children_of(child.pid)
+        os.kill(worker, signal.SIGSTOP)
+        out, err = child.communicate(timeout=100)
+    wait_until_gone(worker)
+    done = outcome(child.returncode, out, err)
+    assert f"silent for {SILENCE_S}.0 s" in (done.said if "stop" in more else done.report["note"])
+    if "stop" in more:
+        assert done.status == 1
+    else:
+        assert (done.status, done.report["gpu_lost"], done.report["finished"]) == (0, True, 60)
+
+
+@needs_gpu
+def test_a_gpu_process_that_hangs_while_it_is_timed(runner: Runner, tmp_path: Path) -> None:
+    """In its first moments: it has twice as long to open its device."""
+    with runner.started(tmp_path / "out", "hetero", "--gpu-silence-s", 6) as child:
+        deadline = time.monotonic() + 60
+        while not (timers := children_of(child.pid)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        while b"--timer" not in Path(f"/proc/{timers[0]}/cmdline").read_bytes():  # a copy of its owner so far
+            time.sleep(0.001)
+        os.kill(timers[0], signal.SIGSTOP)
+        out, err = child.communicate(timeout=100)
+    wait_until_gone(timers[0])
+    done = outcome(child.returncode, out, err)
+    assert done.status == 5
+    assert "has executed no block within 12.0 s" in done.report["error"]["what"]
+    assert any("opens its device and compiles kernels for" in event.get("text", "") for event in done.events)
 
 
 def test_it_ends_with_the_process_that_started_it(long: Runner, tmp_path: Path) -> None:

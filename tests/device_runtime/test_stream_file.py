@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from exporters.prompts import read_prompts
 from hvdc.artifact.reader import open_artifact
@@ -165,6 +167,27 @@ def test_a_sealed_file_that_is_malformed(
     said = checker.stream(tmp_path)
     assert words in said
     assert str(tmp_path) in said
+
+
+NUMBERS = st.sampled_from([0, 1, 2, 3, 63, 64, 65, 136, 192, 2**16, 2**31, 2**32 - 1, 2**32, 2**63, 2**64 - 1])
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(changes=st.lists(st.tuples(st.integers(0, 33), NUMBERS, st.booleans()), min_size=1, max_size=4))
+def test_no_header_makes_the_reader_look_beyond_the_file(
+    stream: Path, checker: Checker, tmp_path: Path, changes: list[tuple[int, int, bool]]
+) -> None:
+    """Numbers at random in its fields, sealed again; a sanitizer watches. Only what means the same is accepted."""
+    whole = (stream / STREAM_NAME).read_bytes()
+    data = bytearray(whole)
+    for word, number, wide in changes:
+        size = min(8 if wide else 4, HEADER.bytes - 4 * word)
+        data[4 * word : 4 * word + size] = number.to_bytes(8, "little")[:size]
+    (tmp_path / STREAM_NAME).write_bytes(sealed(bytes(data)))
+    if checker.stream(tmp_path) == "":
+        found, due = header_of(bytes(data)), header_of(whole)
+        names = [field.name for field in HEADER.fields if field.name not in ("sha256", "artifact_sha256")]
+        assert [name for name in names if not np.array_equal(found[name], due[name])] == []
 
 
 def test_what_is_no_regular_file_is_refused(stream: Path, checker: Checker, tmp_path: Path) -> None:

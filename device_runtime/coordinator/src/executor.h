@@ -2,6 +2,7 @@
 #ifndef HVDC_EXECUTOR_H
 #define HVDC_EXECUTOR_H
 
+#include "sha256.h"
 #include "slot.h"
 
 /* Lanes of the trace; a span of time on one of them. */
@@ -16,7 +17,9 @@ enum hvdc_activity {
     HVDC_DOES_ADVANCE,
     HVDC_DOES_WAIT, /* between handoff and resumption */
     HVDC_DOES_DECODE,
-    HVDC_DOES_KEEP /* writing a result */
+    HVDC_DOES_KEEP,  /* writing a result */
+    HVDC_DOES_SLICE, /* columns of one linear of a block */
+    HVDC_DOES_JOIN   /* waiting for them */
 };
 
 /* Times are hvdc_clock_ns. */
@@ -25,14 +28,21 @@ typedef struct hvdc_span_of_time {
     uint64_t start_ns, end_ns;
 } hvdc_span_of_time;
 
+/* Keys and values of a text follow from the prompt: videos with the same embeds share them. */
+typedef struct hvdc_text_given {
+    bool there;
+    uint32_t video;                    /* the last one that it is for */
+    uint8_t embeds[HVDC_SHA256_BYTES]; /* of that video */
+} hvdc_text_given;
+
 typedef struct hvdc_executor {
     hvdc_engine *engine;
     hvdc_host_ops host;
     const hvdc_trajectory *trajectory;
     enum hvdc_lane lane; /* of the engine */
     uint32_t blocks_per_call;
-    float *text;        /* [text_tokens][width] */
-    int64_t text_of[2]; /* by expert: the video whose text the engine has; -1: none */
+    float *text;              /* [text_tokens][width] */
+    hvdc_text_given given[2]; /* by expert: the text that the engine has */
     void *context;
     bool (*span)(void *context, const hvdc_span_of_time *span, hvdc_failure *failure);
     bool (*cancelled)(void *context); /* asked before each call of the engine; NULL: never */
@@ -43,6 +53,9 @@ enum hvdc_executed { HVDC_EXECUTED = 0, HVDC_CANCELLED, HVDC_NOT_EXECUTED };
 /* Allocates `text`; the other fields are the caller's. Released by hvdc_executor_free. */
 bool hvdc_executor_init(hvdc_executor *executor, hvdc_failure *failure);
 void hvdc_executor_free(hvdc_executor *executor);
+
+/* The engine's texts are not to be relied on any more. */
+void hvdc_executor_forget_texts(hvdc_executor *executor);
 
 /* Blocks [from, to) of the video in a slot. Inside a step it resumes from slot->hidden, at the start of one from the
  * latent. NOT_EXECUTED fills `failure`. */

@@ -1,6 +1,9 @@
+#define _POSIX_C_SOURCE 200809L
+
 #include "gpu_peer.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -9,15 +12,17 @@
 #define QUIT_TIMEOUT_S 5.0
 
 static bool introduce(hvdc_gpu_peer *peer, const hvdc_stream *stream, const hvdc_slot *slots, uint32_t slot_count,
-                      double timeout_s, hvdc_failure *failure) {
+                      const hvdc_memory *exchange, double timeout_s, hvdc_failure *failure) {
     hvdc_message message;
     hvdc_hello hello = {.trajectory = stream->trajectory,
                         .weights = stream->weights != NULL,
                         .slots = slot_count,
                         .blocks_per_call = stream->options.blocks_per_call,
-                        .slot_bytes = hvdc_slot_bytes(&stream->trajectory)};
-    if (!hvdc_channel_send(&peer->channel, HVDC_SAY_HELLO, &hello, sizeof hello, -1, failure) ||
-        !hvdc_channel_expect(&peer->channel, timeout_s, HVDC_SAY_WELCOME, 0, HVDC_SAY_NO, &message, failure))
+                        .slot_bytes = hvdc_slot_bytes(&stream->trajectory),
+                        .exchange_values = exchange->data == NULL ? 0 : stream->partner->exchange.values};
+    /* To one that has ended nothing can be said, but what it said before is still to be read: why it ended. */
+    if (!hvdc_channel_send(&peer->channel, HVDC_SAY_HELLO, &hello, sizeof hello, -1, failure)) timeout_s = 0;
+    if (!hvdc_channel_expect(&peer->channel, timeout_s, HVDC_SAY_WELCOME, 0, HVDC_SAY_NO, &message, failure))
         return false;
     if (stream->weights != NULL && !hvdc_shared_weights_send(stream->weights, peer->channel.socket, timeout_s, failure))
         return false;
@@ -26,16 +31,17 @@ static bool introduce(hvdc_gpu_peer *peer, const hvdc_stream *stream, const hvdc
         if (!hvdc_channel_send(&peer->channel, HVDC_SAY_SLOT, &offer, sizeof offer, slots[i].memory.fd, failure))
             return false;
     }
-    return true;
+    return exchange->data == NULL ||
+           hvdc_channel_send(&peer->channel, HVDC_SAY_EXCHANGE, NULL, 0, exchange->fd, failure);
 }
 
 bool hvdc_gpu_peer_start(hvdc_gpu_peer *peer, const hvdc_stream *stream, const hvdc_slot *slots, uint32_t slot_count,
-                         double timeout_s, hvdc_failure *failure) {
+                         const hvdc_memory *exchange, double timeout_s, hvdc_failure *failure) {
     *peer = HVDC_NO_GPU_PEER;
     if (!hvdc_child_start(stream->options.worker_argv, HVDC_WORKER_FD, &peer->child, failure)) return false;
     peer->channel = hvdc_channel_on(peer->child.socket);
     peer->heard_ns = hvdc_clock_ns();
-    return introduce(peer, stream, slots, slot_count, timeout_s, failure);
+    return introduce(peer, stream, slots, slot_count, exchange, timeout_s, failure);
 }
 
 bool hvdc_gpu_peer_assign(hvdc_gpu_peer *peer, hvdc_assignment todo, hvdc_failure *failure) {
@@ -58,6 +64,8 @@ static enum hvdc_gpu_news_kind understand(hvdc_gpu_peer *peer, const hvdc_messag
     if (message->kind == HVDC_SAY_READY && message->bytes == sizeof ready) {
         memcpy(&ready, message->payload, sizeof ready);
         peer->engine_bytes = ready.engine_bytes;
+        peer->weights = ready.weights;
+        peer->weights.import[sizeof peer->weights.import - 1] = 0;
         return HVDC_GPU_READY;
     }
     if (message->kind == HVDC_SAY_SPAN && message->bytes == sizeof news->span) {
@@ -90,6 +98,10 @@ enum hvdc_gpu_news_kind hvdc_gpu_peer_news(hvdc_gpu_peer *peer, hvdc_gpu_news *n
     if (message.fd >= 0) (void)close(message.fd);
     peer->heard_ns = hvdc_clock_ns();
     return news->kind = understand(peer, &message, news, failure);
+}
+
+void hvdc_gpu_peer_kill(hvdc_gpu_peer *peer) {
+    if (peer->child.pid > 0) (void)kill(peer->child.pid, SIGKILL);
 }
 
 bool hvdc_gpu_peer_end(hvdc_gpu_peer *peer, bool kindly, char *how, size_t how_bytes, hvdc_failure *failure) {

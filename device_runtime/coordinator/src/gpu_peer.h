@@ -14,14 +14,15 @@ typedef struct hvdc_gpu_peer {
     uint32_t todo_count;
     uint64_t heard_ns;
     uint64_t engine_bytes;
+    hvdc_weights_use weights;
     bool ending; /* it has been told to end, or has said that it will */
 } hvdc_gpu_peer;
 
 #define HVDC_NO_GPU_PEER ((hvdc_gpu_peer){.child = {.pid = 0, .socket = -1}})
 
-/* Starts the worker and tells it all that does not change. hvdc_gpu_peer_news says when it is ready. */
+/* Starts the worker and tells it all that does not change; `exchange` may be no memory. hvdc_gpu_peer_news says when it is ready. */
 bool hvdc_gpu_peer_start(hvdc_gpu_peer *peer, const hvdc_stream *stream, const hvdc_slot *slots, uint32_t slot_count,
-                         double timeout_s, hvdc_failure *failure);
+                         const hvdc_memory *exchange, double timeout_s, hvdc_failure *failure);
 
 bool hvdc_gpu_peer_assign(hvdc_gpu_peer *peer, hvdc_assignment todo, hvdc_failure *failure);
 
@@ -35,6 +36,9 @@ typedef struct hvdc_gpu_news {
 
 /* What has come and was not read yet; LOST fills `failure`. */
 enum hvdc_gpu_news_kind hvdc_gpu_peer_news(hvdc_gpu_peer *peer, hvdc_gpu_news *news, hvdc_failure *failure);
+
+/* Kills it, and leaves the rest to hvdc_gpu_peer_end: who waits for a message of it hears that it is gone. */
+void hvdc_gpu_peer_kill(hvdc_gpu_peer *peer);
 
 /* Ends the process: asked kindly if it has nothing to do; killed 5 s later if it is still there, and at once if it was
  * not asked and has not said that it ends. `how` says how it ended. */

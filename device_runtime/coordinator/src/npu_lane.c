@@ -14,6 +14,7 @@
 struct hvdc_npu_lane {
     const hvdc_stream *stream;
     hvdc_slot *slots;
+    hvdc_sharing *sharing;
     hvdc_executor executor;
     pthread_t thread;
     int wake;
@@ -90,6 +91,11 @@ static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
 }
 
 static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
+    lane->sharing->video = job->video;
+    if (job->shared && lane->sharing->lost) {
+        (void)hvdc_fail(failure, HVDC_FAILURE_PEER, "it was lost before");
+        return HVDC_NOT_EXECUTED;
+    }
     if (!waited(lane, job, failure)) return HVDC_NOT_EXECUTED;
     enum hvdc_executed done = hvdc_execute(&lane->executor, &lane->slots[job->slot], job->video, job->from,
                                            hvdc_executions(&lane->stream->trajectory), failure);
@@ -120,6 +126,10 @@ static void *work(void *context) {
         enum hvdc_executed done = perform(lane, &job, &news.failure);
         if (done == HVDC_CANCELLED) break;
         if (done == HVDC_NOT_EXECUTED) news.kind = HVDC_NPU_FAILED;
+        if (done == HVDC_NOT_EXECUTED && job.shared && lane->sharing->lost) {
+            news.kind = HVDC_NPU_ALONE;
+            hvdc_executor_forget_texts(&lane->executor); /* they were the worker's too */
+        }
         if (!post(lane, &news, NULL) || news.kind == HVDC_NPU_FAILED) break;
     }
     return NULL;
@@ -143,12 +153,16 @@ static void release(hvdc_npu_lane *lane) {
     free(lane);
 }
 
-bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_npu_lane **made, hvdc_failure *failure) {
+bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_sharing *sharing, hvdc_npu_lane **made,
+                         hvdc_failure *failure) {
     *made = NULL;
     hvdc_npu_lane *lane = calloc(1, sizeof *lane);
     if (lane == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU's thread");
     lane->stream = stream;
     lane->slots = slots;
+    lane->sharing = sharing;
+    sharing->context = lane;
+    sharing->span = post_span;
     lane->wake = -1;
     lane->executor = (hvdc_executor){.engine = stream->npu,
                                      .host = stream->host,

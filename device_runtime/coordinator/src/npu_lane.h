@@ -4,31 +4,33 @@
 #ifndef HVDC_NPU_LANE_H
 #define HVDC_NPU_LANE_H
 
-#include "executor.h"
+#include "sharing.h"
 
 typedef struct hvdc_npu_lane hvdc_npu_lane;
 
 typedef struct hvdc_npu_job {
     uint32_t video, slot, from; /* blocks [from, end) and the decoder */
     uint64_t ready_ns;          /* when it could be resumed; 0: it was not handed over */
+    bool shared;                /* the worker computes slices of its linears */
 } hvdc_npu_job;
 
-enum hvdc_npu_news_kind { HVDC_NPU_SPAN, HVDC_NPU_DONE, HVDC_NPU_FAILED };
+enum hvdc_npu_news_kind { HVDC_NPU_SPAN, HVDC_NPU_DONE, HVDC_NPU_ALONE, HVDC_NPU_FAILED };
 
 typedef struct hvdc_npu_news {
     enum hvdc_npu_news_kind kind;
     hvdc_span_of_time span; /* SPAN */
     hvdc_npu_job job;       /* DONE: the slot has the final latent, which is decoded */
-    hvdc_failure failure;   /* FAILED: of `job`; nothing follows */
+    hvdc_failure failure; /* ALONE: the worker was lost in `job`, which is undone. FAILED: of `job`; nothing follows */
 } hvdc_npu_news;
 
-/* Starts the thread, which alone uses `engine`, `host` and io->decode from now on. */
-bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_npu_lane **lane, hvdc_failure *failure);
+/* Starts the thread, which alone uses `engine`, `host`, io->decode and `sharing` from now on. */
+bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_sharing *sharing, hvdc_npu_lane **lane,
+                         hvdc_failure *failure);
 
 /* Jobs wait in the order of their videos. */
 void hvdc_npu_lane_submit(hvdc_npu_lane *lane, hvdc_npu_job job);
 
-/* Jobs that are submitted and not yet DONE. */
+/* Jobs that are submitted and not yet DONE, or ALONE. */
 uint32_t hvdc_npu_lane_load(hvdc_npu_lane *lane);
 
 /* Readable when there is news. */

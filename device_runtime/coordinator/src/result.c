@@ -49,9 +49,9 @@ static size_t header(const hvdc_result_key *key, const hvdc_video *video, const 
     int said = snprintf(json, sizeof json,
                         "{\"__metadata__\":{\"format\":\"hvdc-result-1\",\"gpu_blocks\":\"%" PRIu32
                         "\",\"recovered\":\"%d\",\"video\":\"%" PRIu32 "\",\"mode\":\"%s\",\"cut\":\"%" PRIu32
-                        "\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
+                        "\",\"gpu_share\":\"%.17g\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
                         video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut,
-                        artifact, input, sha);
+                        key->gpu_share, artifact, input, sha);
     sha256_of(json, (size_t)said, check_digest);
     hex_of(check_digest, check);
     int rest = snprintf(json + said, sizeof json - (size_t)said,
@@ -202,8 +202,8 @@ enum hvdc_result_state hvdc_result_check(const char *directory, const hvdc_resul
     if (state == HVDC_RESULT_OTHER)
         (void)hvdc_fail(
             failure, HVDC_FAILURE_USAGE,
-            "%s/%s is the result of another artifact, prompt, seed, mode or cut: take another directory, or "
-            "remove it",
+            "%s/%s is the result of another artifact, prompt, seed, mode, cut or share of the GPU: take another "
+            "directory, or remove it",
             directory, name);
     free(data);
     free(path);

@@ -13,9 +13,9 @@
 #include "hvdc/clock.h"
 #include "stream.h"
 
-static const char *const MODES[] = {"npu", "gpu", "hetero", "dp"};
+static const char *const MODES[] = {"npu", "gpu", "hetero", "dp", "hetero-tensor"};
 
-const char *hvdc_mode_name(enum hvdc_mode mode) { return mode <= HVDC_MODE_DP ? MODES[mode] : "unknown"; }
+const char *hvdc_mode_name(enum hvdc_mode mode) { return mode <= HVDC_MODE_TENSOR ? MODES[mode] : "unknown"; }
 
 bool hvdc_mode_of_name(const char *name, enum hvdc_mode *mode) {
     for (uint32_t i = 0; i < sizeof MODES / sizeof *MODES; i++)
@@ -101,6 +101,7 @@ static bool hear_npu(hvdc_running *r) {
     while (hvdc_npu_lane_news(r->lane, &news)) {
         if (news.kind == HVDC_NPU_SPAN) hvdc_running_span(r, &news.span);
         if (news.kind == HVDC_NPU_DONE && !hvdc_running_finished(r, &news.job)) return false;
+        if (news.kind == HVDC_NPU_ALONE && !hvdc_running_partner_lost(r, &news.job, &news.failure)) return false;
         if (news.kind == HVDC_NPU_FAILED) return hvdc_fail(r->failure, news.failure.kind, "%s", news.failure.message);
     }
     return true;
@@ -136,7 +137,8 @@ static bool out_of_patience(hvdc_running *r, double timeout_s) {
 
 /* Waits for news and takes it. */
 static bool turn(hvdc_running *r, double timeout_s) {
-    struct pollfd on[3] = {{.fd = r->gpu ? r->peer.channel.socket : -1, .events = POLLIN},
+    bool listens = r->gpu && !(r->sharing.partner != NULL && r->ready); /* else the NPU's thread does */
+    struct pollfd on[3] = {{.fd = listens ? r->peer.channel.socket : -1, .events = POLLIN},
                            {.fd = hvdc_npu_lane_fd(r->lane), .events = POLLIN},
                            {.fd = r->stop_fd, .events = POLLIN}};
     double left_s = patience_s(r, timeout_s);
@@ -161,6 +163,7 @@ static bool run(hvdc_running *r) {
         return true;
     }
     r->report->gpu_engine_bytes = r->peer.engine_bytes;
+    r->report->gpu_weights = r->peer.weights;
     hvdc_running_tell(r, HVDC_EVENT_STARTED, 0, 0, NULL, NULL);
     while (!r->abandoned && hvdc_running_is_busy(r))
         if (!hvdc_running_fill(r) || (hvdc_running_is_busy(r) && !turn(r, o->silence_timeout_s))) return false;

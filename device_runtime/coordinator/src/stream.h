@@ -5,6 +5,7 @@
 #include "gpu_peer.h"
 #include "hvdc/result.h"
 #include "npu_lane.h"
+#include "sharing.h"
 #include "trace.h"
 
 enum hvdc_slot_use { HVDC_SLOT_FREE = 0, HVDC_SLOT_ON_GPU, HVDC_SLOT_ON_NPU };
@@ -26,6 +27,8 @@ typedef struct hvdc_running {
     int stop_fd;
     hvdc_gpu_peer peer;
     hvdc_npu_lane *lane;
+    hvdc_memory exchange; /* of mode hetero-tensor */
+    hvdc_sharing sharing;
     hvdc_trace trace;
     const hvdc_memory_kind *memory_kind;
     uint64_t origin_ns, first_block_ns, first_result_ns, last_result_ns;
@@ -42,6 +45,8 @@ bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff);
 bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
 /* The worker is lost: its videos go on from their last boundaries on the NPU, or the stream fails, as the options say. */
 bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why);
+/* The same, as the NPU's thread has noticed in `job`. */
+bool hvdc_running_partner_lost(hvdc_running *r, const hvdc_npu_job *job, const hvdc_failure *why);
 bool hvdc_running_is_busy(const hvdc_running *r);
 
 /* stream.c */

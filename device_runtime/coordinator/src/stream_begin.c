@@ -13,10 +13,12 @@
 #include "stream.h"
 
 #define START_TIMEOUT_S 600.0
+#define EXCHANGE_VALUES_MAX (UINT64_C(1) << 40)
 
 uint32_t hvdc_gpu_part(const hvdc_stream *stream) {
     switch (stream->options.mode) {
-        case HVDC_MODE_NPU: return 0;
+        case HVDC_MODE_NPU:
+        case HVDC_MODE_TENSOR: return 0;
         case HVDC_MODE_HETERO: return stream->options.cut;
         case HVDC_MODE_GPU:
         case HVDC_MODE_DP: break;
@@ -24,7 +26,11 @@ uint32_t hvdc_gpu_part(const hvdc_stream *stream) {
     return hvdc_executions(&stream->trajectory);
 }
 
-bool hvdc_needs_worker(const hvdc_stream *stream) { return hvdc_gpu_part(stream) > 0; }
+static bool shares_linears(const hvdc_stream *stream) {
+    return stream->options.mode == HVDC_MODE_TENSOR && stream->options.gpu_share > 0;
+}
+
+bool hvdc_needs_worker(const hvdc_stream *stream) { return hvdc_gpu_part(stream) > 0 || shares_linears(stream); }
 
 static bool check_artifact(const hvdc_stream *stream, hvdc_failure *failure) {
     if (stream->weights == NULL) return true;
@@ -42,13 +48,20 @@ static bool check_artifact(const hvdc_stream *stream, hvdc_failure *failure) {
 static bool check_options(const hvdc_stream *stream, hvdc_failure *failure) {
     const hvdc_stream_options *o = &stream->options;
     uint32_t executions = hvdc_executions(&stream->trajectory);
-    if (o->mode > HVDC_MODE_DP) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "there is no mode %d", (int)o->mode);
+    if (o->mode > HVDC_MODE_TENSOR) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "there is no mode %d", (int)o->mode);
     if (o->mode == HVDC_MODE_HETERO && o->cut > executions)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "a cut at %" PRIu32 " is outside the trajectory: it has %" PRIu32
                          " block executions, so that "
                          "cuts are 0 to %" PRIu32,
                          o->cut, executions, executions);
+    if (o->mode == HVDC_MODE_TENSOR && !(o->gpu_share >= 0 && o->gpu_share <= 1))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a share of %g of the columns: it is 0 to 1", o->gpu_share);
+    if (shares_linears(stream) && (stream->partner == NULL || stream->partner->exchange.values == 0 ||
+                                   stream->partner->exchange.values > EXCHANGE_VALUES_MAX))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "mode %s needs an NPU engine with a partner, and an exchange of a size",
+                         hvdc_mode_name(o->mode));
     if (o->videos == 0) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a stream of no videos: give it a prompt");
     if (o->slots > HVDC_SLOTS_MAX)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%" PRIu32 " videos in flight: at most %u are possible", o->slots,
@@ -92,7 +105,8 @@ static bool check_directory(const hvdc_stream *stream, hvdc_failure *failure) {
 
 static uint32_t default_slots(enum hvdc_mode mode) {
     switch (mode) {
-        case HVDC_MODE_NPU: return 1;
+        case HVDC_MODE_NPU:
+        case HVDC_MODE_TENSOR: return 1;
         case HVDC_MODE_DP: return 3; /* one for each engine, one that waits for the decoder */
         case HVDC_MODE_GPU:
         case HVDC_MODE_HETERO: break;
@@ -123,12 +137,31 @@ static bool make_slots(hvdc_running *r) {
     return true;
 }
 
+static bool make_exchange(hvdc_running *r) {
+    const hvdc_stream *stream = r->stream;
+    if (!shares_linears(stream)) return true;
+    uint64_t values = stream->partner->exchange.values, bytes = hvdc_exchange_bytes(values);
+    double silence_s = stream->options.silence_timeout_s;
+    uint64_t limit = stream->options.memory_limit_bytes, all = r->report->slot_bytes + bytes;
+    if (!hvdc_memory_fits("the videos in flight and what linears exchange", limit == 0 ? bytes : all, limit,
+                          r->failure) ||
+        !r->memory_kind->create("hvdc:exchange", bytes, &r->exchange, r->failure))
+        return false;
+    r->report->slot_bytes += bytes;
+    r->sharing = (hvdc_sharing){.partner = stream->partner,
+                                .channel = &r->peer.channel,
+                                .timeout_s = silence_s > 0 ? silence_s : -1.0,
+                                .layers = stream->trajectory.layers};
+    hvdc_sharing_bind(&r->sharing, stream->options.gpu_share, hvdc_exchange_in(&r->exchange, values));
+    return hvdc_memory_fix_size(r->memory_kind, &r->exchange, r->failure);
+}
+
 static bool start_worker(hvdc_running *r) {
     double given_s = r->stream->options.start_timeout_s;
     hvdc_failure why = {.kind = HVDC_FAILURE_NONE};
     r->gpu = true;
-    if (hvdc_gpu_peer_start(&r->peer, r->stream, r->slots, r->slot_count, given_s > 0 ? given_s : START_TIMEOUT_S,
-                            &why))
+    if (hvdc_gpu_peer_start(&r->peer, r->stream, r->slots, r->slot_count, &r->exchange,
+                            given_s > 0 ? given_s : START_TIMEOUT_S, &why))
         return true;
     return hvdc_fail(r->failure, why.kind, "the GPU's process could not start: %.400s", why.message);
 }
@@ -136,21 +169,30 @@ static bool start_worker(hvdc_running *r) {
 bool hvdc_running_begin(hvdc_running *r) {
     const hvdc_stream *stream = r->stream;
     r->peer = HVDC_NO_GPU_PEER;
+    r->exchange = HVDC_NO_MEMORY;
     r->stop_fd = stream->options.stop_fd > 0 ? stream->options.stop_fd : -1;
     r->origin_ns = hvdc_clock_ns();
     if (!hvdc_trajectory_check(&stream->trajectory, r->failure) || !check_options(stream, r->failure) ||
         !check_artifact(stream, r->failure) || !check_directory(stream, r->failure))
         return false;
-    return make_slots(r) && hvdc_trace_open(&r->trace, stream->options.trace, r->origin_ns, r->failure) &&
+    return make_slots(r) && make_exchange(r) &&
+           hvdc_trace_open(&r->trace, stream->options.trace, r->origin_ns, r->failure) &&
            (!hvdc_needs_worker(stream) || start_worker(r)) &&
-           hvdc_npu_lane_start(stream, r->slots, &r->lane, r->failure);
+           hvdc_npu_lane_start(stream, r->slots, &r->sharing, &r->lane, r->failure);
 }
 
 bool hvdc_running_end(hvdc_running *r) {
     hvdc_failure why;
     r->report->npu_engine_bytes = r->stream->npu == NULL ? 0 : r->stream->npu->memory_bytes(r->stream->npu);
+    if (r->sharing.partner != NULL) { /* whose socket the NPU's thread may be waiting at */
+        if (r->abandoned) hvdc_gpu_peer_kill(&r->peer);
+        hvdc_npu_lane_stop(r->lane);
+        r->lane = NULL;
+    }
     bool ended = hvdc_gpu_peer_end(&r->peer, !r->abandoned, NULL, 0, &why);
     hvdc_npu_lane_stop(r->lane);
+    hvdc_sharing_unbind(&r->sharing);
+    if (r->exchange.data != NULL) r->memory_kind->close(&r->exchange);
     for (uint32_t i = 0; i < r->slot_count; i++) r->memory_kind->close(&r->slots[i].memory);
     bool traced = hvdc_trace_close(&r->trace, ended ? &why : NULL);
     return (ended && traced) || hvdc_fail(r->failure, why.kind, "%s", why.message);

@@ -13,7 +13,8 @@ static hvdc_result_key key_of(const hvdc_running *r, uint32_t slot) {
                            .tokens = stream->trajectory.tokens,
                            .latent_values = stream->trajectory.latent_values,
                            .mode = stream->options.mode,
-                           .cut = hvdc_gpu_part(stream)};
+                           .cut = hvdc_gpu_part(stream),
+                           .gpu_share = stream->options.mode == HVDC_MODE_TENSOR ? stream->options.gpu_share : 0.0};
     if (stream->weights != NULL)
         memcpy(key.artifact, hvdc_artifact_header(hvdc_shared_weights_view(stream->weights)->artifact)->index_sha256,
                sizeof key.artifact);
@@ -65,10 +66,14 @@ static enum found finished_before(hvdc_running *r, uint32_t slot) {
 }
 
 static void to_npu(hvdc_running *r, uint32_t slot, uint32_t from, uint64_t ready_ns) {
+    hvdc_npu_job job = {.video = r->videos[slot].video,
+                        .slot = slot,
+                        .from = from,
+                        .ready_ns = ready_ns,
+                        .shared = r->gpu && r->sharing.partner != NULL};
     r->use[slot] = HVDC_SLOT_ON_NPU;
-    r->videos[slot].gpu_blocks = from;
-    hvdc_npu_lane_submit(
-        r->lane, (hvdc_npu_job){.video = r->videos[slot].video, .slot = slot, .from = from, .ready_ns = ready_ns});
+    r->videos[slot].gpu_blocks = job.shared ? hvdc_executions(&r->stream->trajectory) : from;
+    hvdc_npu_lane_submit(r->lane, job);
 }
 
 static bool to_gpu(hvdc_running *r, uint32_t slot) {
@@ -81,7 +86,7 @@ static bool to_gpu(hvdc_running *r, uint32_t slot) {
 /* Where the next video would begin. Data parallel: with the engine that is idle, the faster one first; a video that
  * waits for an engine could have been the other one's. */
 static enum hvdc_slot_use next_engine(const hvdc_running *r) {
-    if (!r->gpu) return HVDC_SLOT_ON_NPU;
+    if (!r->gpu || r->sharing.partner != NULL) return HVDC_SLOT_ON_NPU;
     if (r->stream->options.mode != HVDC_MODE_DP) return HVDC_SLOT_ON_GPU;
     if (hvdc_npu_lane_load(r->lane) == 0) return HVDC_SLOT_ON_NPU;
     return r->peer.todo_count == 0 ? HVDC_SLOT_ON_GPU : HVDC_SLOT_FREE;
@@ -161,6 +166,15 @@ bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why) {
     for (uint32_t i = 0; recovered && i < r->peer.todo_count; i++) recovered = recover(r, &r->peer.todo[i]);
     r->peer.todo_count = 0;
     return recovered;
+}
+
+bool hvdc_running_partner_lost(hvdc_running *r, const hvdc_npu_job *job, const hvdc_failure *why) {
+    const hvdc_assignment lost = {
+        .video = job->video, .slot = job->slot, .from = job->from, .to = hvdc_executions(&r->stream->trajectory)};
+    if (!r->gpu) return recover(r, &lost);
+    r->peer.ending = why->kind != HVDC_FAILURE_PEER; /* then it said so itself, and ends */
+    r->peer.todo[r->peer.todo_count++] = lost;
+    return hvdc_running_gpu_lost(r, why);
 }
 
 bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {

@@ -13,7 +13,8 @@ static const char *const ACTIVITIES[] = {
     [HVDC_DOES_SET_TEXT] = "set text", [HVDC_DOES_EMBED] = "embed",
     [HVDC_DOES_BLOCKS] = "blocks",     [HVDC_DOES_ADVANCE] = "head, Euler",
     [HVDC_DOES_WAIT] = "handoff",      [HVDC_DOES_DECODE] = "decode",
-    [HVDC_DOES_KEEP] = "keep result",
+    [HVDC_DOES_KEEP] = "keep result",  [HVDC_DOES_SLICE] = "slice",
+    [HVDC_DOES_JOIN] = "join",
 };
 
 #define COUNT(table) (sizeof(table) / sizeof *(table))

@@ -42,6 +42,46 @@ static bool faults(const check_engine *e, uint32_t position, hvdc_failure *failu
            hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the GPU refuses block %u", (unsigned)position);
 }
 
+static float product(float value, uint32_t step, uint32_t block, bool is_gpu, size_t i) {
+    return modulo((uint64_t)value + 101u * step + 13u * block + (is_gpu ? 5u : 9u) + 3u * i);
+}
+
+/* In place; the first columns by the partner, if there is one. */
+static bool linear(check_engine *e, uint32_t step, uint32_t block, float *hidden, hvdc_failure *failure) {
+    const hvdc_trajectory *t = &e->spec->trajectory;
+    const uint32_t tiles = (t->width + HVDC_SLICE_COLUMNS - 1u) / HVDC_SLICE_COLUMNS;
+    hvdc_partner *partner = e->partner;
+    hvdc_slice slice = {.step = step, .block = block, .rows = t->tokens};
+    if (partner != NULL && partner->begin != NULL) slice.tiles = hvdc_slice_tiles(partner->share, tiles);
+    const uint32_t given = slice.tiles * HVDC_SLICE_COLUMNS;
+    if (given > 0) {
+        for (size_t i = 0; i < (size_t)t->tokens * t->width; i++) partner->exchange.input[i] = (uint16_t)hidden[i];
+        if (!partner->begin(partner->context, &slice, failure)) return false;
+    }
+    for (size_t i = 0; i < (size_t)t->tokens * t->width; i++)
+        if (i % t->width >= given) hidden[i] = product(hidden[i], step, block, e->is_gpu, i);
+    if (given > 0 && !partner->finish(partner->context, failure)) return false;
+    for (size_t i = 0; given > 0 && i < (size_t)t->tokens * t->width; i++)
+        if (i % t->width < given) hidden[i] = partner->exchange.output[i];
+    return true;
+}
+
+bool check_multiply(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
+                    hvdc_failure *failure) {
+    check_engine *e = (check_engine *)(void *)engine;
+    const hvdc_trajectory *t = &e->spec->trajectory;
+    if (slice->step == 0 && slice->block == 0) e->videos++;
+    e->video = e->videos - 1u; /* they come in order; one that is begun anew comes to no worker */
+    if (!faults(e, slice->step * t->layers + slice->block, failure)) return false;
+    if ((uint64_t)t->tokens * t->width > exchange->values)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the exchange is too small");
+    for (size_t i = 0; i < (size_t)slice->rows * t->width; i++)
+        if (i % t->width < slice->tiles * HVDC_SLICE_COLUMNS)
+            exchange->output[i] = product((float)exchange->input[i], slice->step, slice->block, true, i);
+    check_sleep_us(e->spec->gpu_block_us);
+    return true;
+}
+
 static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t count, float *hidden,
                 hvdc_failure *failure) {
     check_engine *e = (check_engine *)(void *)engine;
@@ -51,8 +91,8 @@ static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t cou
     for (uint32_t block = first; block < first + count; block++) {
         if (!faults(e, step * t->layers + block, failure)) return false;
         for (size_t i = 0; i < values; i++)
-            hidden[i] = modulo((uint64_t)hidden[i] * 31u + (uint64_t)text[i % texts] * 7u + 101u * step + 13u * block +
-                               (e->is_gpu ? 5u : 9u) + 3u * i);
+            hidden[i] = modulo((uint64_t)hidden[i] * 31u + (uint64_t)text[i % texts] * 7u);
+        if (!linear(e, step, block, hidden, failure)) return false;
         check_sleep_us(e->is_gpu ? e->spec->gpu_block_us : e->spec->npu_block_us);
     }
     return true;
@@ -70,7 +110,8 @@ static void close_engine(hvdc_engine *engine) {
     free(e);
 }
 
-bool check_engine_open(const check_spec *spec, bool is_gpu, hvdc_engine **engine, hvdc_failure *failure) {
+bool check_engine_open(const check_spec *spec, bool is_gpu, hvdc_partner *partner, hvdc_engine **engine,
+                       hvdc_failure *failure) {
     const hvdc_trajectory *t = &spec->trajectory;
     if (is_gpu && spec->open_hangs)
         for (;;) (void)pause();
@@ -85,6 +126,7 @@ bool check_engine_open(const check_spec *spec, bool is_gpu, hvdc_engine **engine
                               .close = close_engine};
     e->spec = spec;
     e->is_gpu = is_gpu;
+    e->partner = partner;
     for (int i = 0; i < 2; i++) {
         e->text[i] = calloc((size_t)t->text_tokens * t->width, sizeof(float));
         if (e->text[i] == NULL) {

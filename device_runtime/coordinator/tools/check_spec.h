@@ -24,6 +24,7 @@ typedef struct check_spec {
      * changes the hidden state after it was handed over. */
     check_place die_at, die_in_advance, scribble_at, exit_at, hang_at, gpu_fail_at;
     uint32_t open_fails, open_hangs;
+    uint32_t refuses; /* 1: the worker ends before it serves; 2: the same, when its owner has spoken unheard */
     /* Faults of the owner. */
     check_place npu_fail_at, abort_at;
     uint32_t load_fails_at, decode_fails_at; /* videos */

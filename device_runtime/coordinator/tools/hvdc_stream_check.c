@@ -10,6 +10,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 #include "check_engine.h"
 #include "check_proxy.h"
+#include "hvdc/channel.h"
 
 #define SELF "/proc/self/exe"
 
@@ -142,18 +144,21 @@ static bool run_stream(check_spec *spec, char *const *words, int count, bool tel
     hvdc_artifact *artifact = NULL;
     hvdc_shared_weights *weights = NULL;
     hvdc_engine *npu = NULL;
+    hvdc_partner partner = {.share = 0.0};
     check c = {.spec = spec, .tells = tells};
     hvdc_stream_report report = {.videos = calloc(spec->options.videos, sizeof *report.videos)};
     bool ran =
         open_weights(spec, &artifact, &failure) &&
         (artifact == NULL || hvdc_shared_weights_load(artifact, (uint64_t)spec->limit_kib << 10, &weights, &failure)) &&
-        check_engine_open(spec, false, &npu, &failure);
+        check_engine_open(spec, false, &partner, &npu, &failure);
     if (ran) {
+        partner.exchange.values = (uint64_t)spec->trajectory.tokens * spec->trajectory.width;
         worker_arguments(spec, words, count, arguments);
         spec->options.worker_argv = arguments;
         hvdc_stream stream = {.trajectory = spec->trajectory,
                               .weights = weights,
                               .npu = npu,
+                              .partner = &partner,
                               .host = check_host_ops(npu),
                               .io = {.context = &c, .load = load, .decode = decode, .progress = progress},
                               .options = spec->options};
@@ -172,16 +177,31 @@ static bool open_worker(void *context, const hvdc_weights *weights, hvdc_engine 
     const check_spec *spec = context;
     if (spec->artifact != NULL && weights == NULL)
         return hvdc_fail(failure, HVDC_FAILURE_PEER, "the worker has no weights");
-    if (!check_engine_open(spec, true, engine, failure)) return false;
+    if (!check_engine_open(spec, true, NULL, engine, failure)) return false;
     *host = check_host_ops(*engine);
     return true;
+}
+
+static int refuse(uint32_t when) {
+    hvdc_channel channel = hvdc_channel_on(HVDC_WORKER_FD);
+    struct pollfd hello = {.fd = HVDC_WORKER_FD, .events = POLLIN};
+    hvdc_failure why;
+    (void)hvdc_fail(&why, HVDC_FAILURE_USAGE, "the worker does not even begin");
+    (void)hvdc_channel_refuse(&channel, HVDC_WORKER_SAY_NO, &why);
+    if (when == 2) (void)poll(&hello, 1, -1);
+    return 1;
 }
 
 static int run_worker(check_spec *spec) {
     hvdc_failure failure;
     hvdc_artifact *artifact = NULL;
+    if (spec->refuses != 0) return refuse(spec->refuses);
     if (!open_weights(spec, &artifact, &failure)) return 1;
-    hvdc_worker worker = {.artifact = artifact, .trajectory = spec->trajectory, .context = spec, .open = open_worker};
+    hvdc_worker worker = {.artifact = artifact,
+                          .trajectory = spec->trajectory,
+                          .context = spec,
+                          .open = open_worker,
+                          .multiply = check_multiply};
     int status = hvdc_worker_serve(&worker);
     hvdc_artifact_close(artifact);
     return status;

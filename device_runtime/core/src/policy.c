@@ -19,13 +19,23 @@ double hvdc_period_s(const hvdc_rates *rates, uint32_t executions, uint32_t cut)
 
 static bool is_duration(double seconds) { return isfinite(seconds) && seconds > 0.0; }
 
+static bool are_usable(const hvdc_rates *rates, const char *what_for, hvdc_failure *failure) {
+    return (is_duration(rates->gpu_block_s) && is_duration(rates->npu_block_s) && isfinite(rates->decode_s) &&
+            rates->decode_s >= 0.0) ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                     "the rates %g s per block on the GPU, %g s on the NPU and %g s per decode do not place a %s: "
+                     "blocks take more than 0 s, a decode 0 s or more; measure them again",
+                     rates->gpu_block_s, rates->npu_block_s, rates->decode_s, what_for);
+}
+
+bool hvdc_balanced_share(const hvdc_rates *rates, double *share, hvdc_failure *failure) {
+    if (!are_usable(rates, "share", failure)) return false;
+    *share = 1.0 / (1.0 + rates->gpu_block_s / rates->npu_block_s); /* their sum may be infinite */
+    return true;
+}
+
 bool hvdc_best_cut(const hvdc_rates *rates, uint32_t executions, uint32_t *cut, hvdc_failure *failure) {
-    if (!is_duration(rates->gpu_block_s) || !is_duration(rates->npu_block_s) ||
-        !(isfinite(rates->decode_s) && rates->decode_s >= 0.0))
-        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
-                         "the rates %g s per block on the GPU, %g s on the NPU and %g s per decode do not place a cut: "
-                         "blocks take more than 0 s, a decode 0 s or more; measure them again",
-                         rates->gpu_block_s, rates->npu_block_s, rates->decode_s);
+    if (!are_usable(rates, "cut", failure)) return false;
     double npu_s = hvdc_npu_stage_s(rates, executions, 0), both_s = rates->gpu_block_s + rates->npu_block_s;
     if (!isfinite(npu_s) || !isfinite(both_s))
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,

@@ -12,56 +12,83 @@ struct work {
     uint32_t query_parts;
 };
 
-/* Query rows [32 · first, …) of one head. */
-static void attend(const struct work *work, uint32_t head, uint32_t first, npu_scratch *scratch) {
-    const npu_engine *npu = work->npu;
-    const npu_keys *keys = work->keys;
-    uint32_t d = npu->head_tiles, columns = d * TILE, all = npu_tiles(npu->tokens);
-    uint32_t row_tiles = all - first < NPU_QUERY_TILES ? all - first : NPU_QUERY_TILES, rows = row_tiles * TILE;
-    size_t query_stride = (size_t)npu->geometry.heads * d;
-    hvdc_hmx_matrix q = {npu->query + ((size_t)first * query_stride + (size_t)head * d) * TILE_HALFS, query_stride};
+/* Query rows of one head, which one thread works on: `row_tiles` tiles from the tile `first` on. */
+struct rows {
+    const npu_engine *npu;
+    const npu_keys *keys;
+    npu_scratch *scratch; /* total: a part [rows][32 · columns] for every HVDC_HMX_COL_TILES columns of tiles */
+    uint32_t head, first, row_tiles;
+};
+
+static uint32_t at_most(uint32_t count, uint32_t limit) { return count < limit ? count : limit; }
+
+/* Scores of `count` tiles of keys from the tile `tile` on, then weights in their place. */
+static void weigh(const struct rows *rows, uint32_t tile, uint32_t count) {
+    const npu_engine *npu = rows->npu;
+    npu_scratch *scratch = rows->scratch;
+    uint32_t d = npu->head_tiles, keys = at_most(rows->keys->count - tile * TILE, count * TILE);
+    size_t stride = (size_t)npu->geometry.heads * d, head = (size_t)rows->head * d;
+    hvdc_hmx_matrix q = {npu->query + (rows->first * stride + head) * TILE_HALFS, stride};
+    for (uint32_t c = 0; c < count; c += HVDC_HMX_COL_TILES) {
+        size_t key = head * rows->keys->tiles + (size_t)(tile + c) * d;
+        hvdc_hmx_matrix k = {rows->keys->keys + key * TILE_HALFS, d};
+        npu->hmx->multiply(q, k, rows->row_tiles, at_most(count - c, HVDC_HMX_COL_TILES), d,
+                           scratch->tiles + (size_t)c * TILE_HALFS, count, scratch->hmx);
+    }
     float scale = (float)(1.4426950408889634 / sqrt((double)npu->head_dim)); /* log2(e) / √head_dim */
-    for (uint32_t r = 0; r < rows; r++) {
+    for (uint32_t r = 0; r < rows->row_tiles; r++) {
+        npu->hvx->weigh(scratch->tiles + (size_t)r * count * TILE_HALFS, keys, scale, scratch->max + r * TILE,
+                        scratch->sum + r * TILE, scratch->factor + r * TILE);
+    }
+}
+
+/* Adds the weighted values of these keys. Heads of up to 256 channels take one pass. */
+static void add_values(const struct rows *rows, uint32_t tile, uint32_t count) {
+    const npu_engine *npu = rows->npu;
+    npu_scratch *scratch = rows->scratch;
+    uint32_t d = npu->head_tiles, row_count = rows->row_tiles * TILE;
+    hvdc_hmx_matrix p = {scratch->tiles, count};
+    for (uint32_t c = 0; c < d; c += HVDC_HMX_COL_TILES) {
+        uint32_t columns = at_most(d - c, HVDC_HMX_COL_TILES);
+        size_t value = ((size_t)rows->head * d + c) * rows->keys->tiles + tile;
+        hvdc_hmx_matrix v = {rows->keys->values + value * TILE_HALFS, rows->keys->tiles};
+        npu->hmx->sums(p, v, rows->row_tiles, columns, count, scratch->part, scratch->hmx);
+        npu->hvx->carry(scratch->total + (size_t)c * TILE * row_count, scratch->part, scratch->factor, row_count,
+                        columns * TILE);
+    }
+}
+
+static void attend(const struct rows *rows) {
+    const npu_engine *npu = rows->npu;
+    npu_scratch *scratch = rows->scratch;
+    uint32_t d = npu->head_tiles, row = rows->first * TILE, row_count = rows->row_tiles * TILE;
+    for (uint32_t r = 0; r < row_count; r++) {
         scratch->max[r] = -INFINITY;
         scratch->sum[r] = 0.0f;
     }
-    memset(scratch->total, 0, (size_t)rows * columns * sizeof *scratch->total);
-    for (uint32_t tile = 0; tile < keys->tiles; tile += HVDC_HVX_KEY_TILES) {
-        uint32_t part = keys->tiles - tile < HVDC_HVX_KEY_TILES ? keys->tiles - tile : HVDC_HVX_KEY_TILES;
-        uint32_t left = keys->count - tile * TILE, count = left < part * TILE ? left : part * TILE;
-        size_t at = ((size_t)head * keys->tiles + tile) * d * TILE_HALFS;
-        hvdc_hmx_matrix v = {keys->values + ((size_t)head * d * keys->tiles + tile) * TILE_HALFS, keys->tiles};
-        for (uint32_t c = 0; c < part; c += HVDC_HMX_COL_TILES) {
-            uint32_t some = part - c < HVDC_HMX_COL_TILES ? part - c : HVDC_HMX_COL_TILES;
-            hvdc_hmx_matrix k = {keys->keys + at + (size_t)c * d * TILE_HALFS, d};
-            npu->hmx->multiply(q, k, row_tiles, some, d, scratch->tiles + (size_t)c * TILE_HALFS, part, scratch->hmx);
-        }
-        for (uint32_t r = 0; r < row_tiles; r++) {
-            npu->hvx->weigh(scratch->tiles + (size_t)r * part * TILE_HALFS, count, scale, scratch->max + r * TILE,
-                            scratch->sum + r * TILE, scratch->factor + r * TILE);
-        }
-        for (uint32_t c = 0; c < d; c += HVDC_HMX_COL_TILES) { /* one pass for heads of up to 256 channels */
-            uint32_t some = d - c < HVDC_HMX_COL_TILES ? d - c : HVDC_HMX_COL_TILES;
-            hvdc_hmx_matrix p = {scratch->tiles, part}, w = {v.tiles + (size_t)c * v.stride * TILE_HALFS, v.stride};
-            npu->hmx->sums(p, w, row_tiles, some, part, scratch->part, scratch->hmx);
-            npu->hvx->carry(scratch->total + (size_t)c * TILE * rows, scratch->part, scratch->factor, rows,
-                            some * TILE);
-        }
+    memset(scratch->total, 0, (size_t)row_count * d * TILE * sizeof *scratch->total);
+    for (uint32_t tile = 0; tile < rows->keys->tiles; tile += HVDC_HVX_KEY_TILES) {
+        uint32_t count = at_most(rows->keys->tiles - tile, HVDC_HVX_KEY_TILES);
+        weigh(rows, tile, count);
+        add_values(rows, tile, count);
     }
-    uint32_t valid = npu->tokens - first * TILE < rows ? npu->tokens - first * TILE : rows;
-    uint16_t *y = npu->output + (size_t)first * TILE * npu->geometry.width + (size_t)head * npu->head_dim;
+    uint16_t *y = npu->output + (size_t)row * npu->geometry.width + (size_t)rows->head * npu->head_dim;
     for (uint32_t c = 0; c < d; c += HVDC_HMX_COL_TILES) {
-        uint32_t some = d - c < HVDC_HMX_COL_TILES ? d - c : HVDC_HMX_COL_TILES;
-        uint32_t begin = c * TILE, end = begin + some * TILE < npu->head_dim ? begin + some * TILE : npu->head_dim;
-        npu->hvx->divide(scratch->total + (size_t)begin * rows, (size_t)some * TILE, scratch->sum, valid, end - begin,
-                         y + begin, npu->geometry.width);
+        uint32_t columns = at_most(d - c, HVDC_HMX_COL_TILES) * TILE, begin = c * TILE;
+        npu->hvx->divide(scratch->total + (size_t)begin * row_count, columns, scratch->sum,
+                         at_most(npu->tokens - row, row_count), at_most(npu->head_dim - begin, columns), y + begin,
+                         npu->geometry.width);
     }
 }
 
 static void attend_parts(void *context, uint32_t first, uint32_t count, uint32_t worker) {
     const struct work *work = context;
     for (uint32_t i = first; i < first + count; i++) {
-        attend(work, i / work->query_parts, i % work->query_parts * NPU_QUERY_TILES, &work->npu->scratch[worker]);
+        struct rows rows = {.npu = work->npu, .keys = work->keys, .scratch = &work->npu->scratch[worker]};
+        rows.head = i / work->query_parts;
+        rows.first = i % work->query_parts * NPU_QUERY_TILES;
+        rows.row_tiles = at_most(npu_tiles(work->npu->tokens) - rows.first, NPU_QUERY_TILES);
+        attend(&rows);
     }
 }
 

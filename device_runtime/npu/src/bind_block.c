@@ -3,8 +3,9 @@
 #include "npu_internal.h"
 
 static bool bind_linear(const npu_engine *npu, uint32_t block, const char *name, uint32_t n, uint32_t k, bool adapted,
-                        npu_linear *linear, hvdc_failure *failure) {
+                        enum hvdc_linear_id id, npu_linear *linear, hvdc_failure *failure) {
     char bias[HVDC_TEXT_LIMIT + 1u];
+    linear->id = id;
     (void)snprintf(bias, sizeof bias, "%.150s.bias", name);
     if (!hvdc_bind_weight(&npu->weights, block, name, "weight", n, k, &linear->base, failure) ||
         !hvdc_bind_vector(&npu->weights, block, bias, n, true, &linear->bias, failure)) {
@@ -16,8 +17,9 @@ static bool bind_linear(const npu_engine *npu, uint32_t block, const char *name,
             hvdc_bind_weight(&npu->weights, block, name, "lora_B.weight", n, rank, &linear->b, failure));
 }
 
-static bool bind_attention(const npu_engine *npu, uint32_t block, const char *name, npu_attention *attention,
-                           hvdc_failure *failure) {
+/* `first`: its to_q; the others follow in the order below. */
+static bool bind_attention(const npu_engine *npu, uint32_t block, const char *name, enum hvdc_linear_id first,
+                           npu_attention *attention, hvdc_failure *failure) {
     struct {
         const char *name;
         npu_linear *linear;
@@ -33,7 +35,8 @@ static bool bind_attention(const npu_engine *npu, uint32_t block, const char *na
     uint32_t width = npu->geometry.width;
     for (size_t i = 0; i < sizeof linears / sizeof *linears; i++) {
         (void)snprintf(full, sizeof full, "%.100s.%.50s", name, linears[i].name);
-        if (!bind_linear(npu, block, full, width, width, true, linears[i].linear, failure)) {
+        if (!bind_linear(npu, block, full, width, width, true, (enum hvdc_linear_id)(first + i), linears[i].linear,
+                         failure)) {
             return false;
         }
     }
@@ -48,10 +51,10 @@ static bool bind_attention(const npu_engine *npu, uint32_t block, const char *na
 
 bool npu_bind_block(const npu_engine *npu, uint32_t block, npu_block *bound, hvdc_failure *failure) {
     uint32_t width = npu->geometry.width, ffn = npu->geometry.ffn_width;
-    if (!bind_attention(npu, block, "attn1", &bound->self, failure) ||
-        !bind_attention(npu, block, "attn2", &bound->cross, failure) ||
-        !bind_linear(npu, block, "ffn.net.0.proj", ffn, width, false, &bound->up, failure) ||
-        !bind_linear(npu, block, "ffn.net.2", width, ffn, false, &bound->down, failure)) {
+    if (!bind_attention(npu, block, "attn1", HVDC_SELF_Q, &bound->self, failure) ||
+        !bind_attention(npu, block, "attn2", HVDC_CROSS_Q, &bound->cross, failure) ||
+        !bind_linear(npu, block, "ffn.net.0.proj", ffn, width, false, HVDC_FFN_UP, &bound->up, failure) ||
+        !bind_linear(npu, block, "ffn.net.2", width, ffn, false, HVDC_FFN_DOWN, &bound->down, failure)) {
         return false;
     }
     char name[HVDC_TEXT_LIMIT + 1u];

@@ -1,8 +1,6 @@
 /* One DiT block, in the order of quant/paths/block.py. Source: Wan2.1 wan/modules/model.py `WanAttentionBlock`. */
 #include "npu_internal.h"
 
-#define FFN_ROWS (HVDC_HMX_ROW_TILES * TILE) /* tokens between the feed-forward pair at a time */
-
 enum norm { PLAIN, LAYER };
 
 struct rows {
@@ -88,15 +86,17 @@ static void leave(npu_engine *npu, const npu_attention *attention, uint32_t expe
 
 static void feed_forward(npu_engine *npu, const npu_block *block) {
     double start = npu_now_s();
-    npu_widen(npu, &block->up.base, npu->up);
-    npu_widen(npu, &block->down.base, npu->down);
-    double widened = npu_now_s();
+    uint32_t up_first = npu_given(npu, &block->up), down_first = npu_given(npu, &block->down);
+    npu_widen(npu, &block->up.base, up_first, npu->up);
+    npu_widen(npu, &block->down.base, down_first, npu->down);
+    double widened = npu_now_s(), elsewhere = npu->seconds[HVDC_NPU_EXCHANGE];
     npu->seconds[HVDC_NPU_WIDEN] += widened - start;
-    for (uint32_t row = 0; row < npu->tokens; row += FFN_ROWS) {
-        uint32_t rows = npu->tokens - row < FFN_ROWS ? npu->tokens - row : FFN_ROWS;
+    for (uint32_t row = 0; row < npu->tokens; row += NPU_FFN_ROWS) {
+        uint32_t rows = npu->tokens - row < NPU_FFN_ROWS ? npu->tokens - row : NPU_FFN_ROWS;
         npu_gemm up = {.input = npu->input + (size_t)(row / TILE) * npu->width_tiles * TILE_HALFS,
                        .rows = rows,
                        .weight = &block->up.base,
+                       .first = up_first,
                        .widened = npu->up,
                        .result = NPU_GELU,
                        .bias = block->up.bias,
@@ -104,18 +104,25 @@ static void feed_forward(npu_engine *npu, const npu_block *block) {
         npu_gemm down = {.input = npu->middle,
                          .rows = rows,
                          .weight = &block->down.base,
+                         .first = down_first,
                          .widened = npu->down,
                          .result = NPU_ROWS,
                          .bias = block->down.bias,
                          .out = npu->output + (size_t)row * npu->geometry.width};
+        npu_begin(npu, &block->up, up.input, rows);
         npu_multiply(npu, &up);
+        npu_join(npu, &block->up, NPU_GELU, up.out);
+        npu_begin(npu, &block->down, down.input, rows);
         npu_multiply(npu, &down);
+        npu_join(npu, &block->down, NPU_ROWS, down.out);
     }
-    npu->seconds[HVDC_NPU_FEED_FORWARD] += npu_now_s() - widened;
+    elsewhere = npu->seconds[HVDC_NPU_EXCHANGE] - elsewhere;
+    npu->seconds[HVDC_NPU_FEED_FORWARD] += npu_now_s() - widened - elsewhere;
 }
 
 void npu_text_keys(npu_engine *npu, uint32_t block, uint32_t expert, npu_keys *keys) {
     const npu_attention *cross = &npu->blocks[block].cross;
+    npu->slice.block = block;
     project(npu, &cross->to_k, expert, keys->count, cross->norm_k, NULL, NPU_KEYS, keys);
     project(npu, &cross->to_v, expert, keys->count, NULL, NULL, NPU_VALUES, keys);
 }
@@ -127,6 +134,8 @@ void npu_run_block(npu_engine *npu, uint32_t step, uint32_t block, uint32_t expe
     const float *shift_attn = row, *scale_attn = row + width, *gate_attn = row + 2u * (size_t)width;
     const float *shift_ffn = row + 3u * (size_t)width, *scale_ffn = row + 4u * (size_t)width;
     const float *gate_ffn = row + 5u * (size_t)width;
+    npu->slice.step = step;
+    npu->slice.block = block;
 
     enter_modulated(npu, shift_attn, scale_attn, hidden);
     project(npu, &b->self.to_q, expert, tokens, b->self.norm_q, npu->rotations, NPU_QUERY, NULL);

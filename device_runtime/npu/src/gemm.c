@@ -29,6 +29,7 @@ static void multiply_columns(void *context, uint32_t first, uint32_t count, uint
     const npu_gemm *gemm = work->gemm;
     const hvdc_weight *weight = gemm->weight;
     npu_scratch *scratch = &work->npu->scratch[worker];
+    first += gemm->first;
     uint32_t k_tiles = weight->k_tiles, row_tiles = npu_tiles(gemm->rows);
     hvdc_hmx_matrix w = {scratch->weights, k_tiles};
     if (gemm->widened != NULL) {
@@ -55,40 +56,46 @@ static void multiply_columns(void *context, uint32_t first, uint32_t count, uint
 
 void npu_multiply(npu_engine *npu, const npu_gemm *gemm) {
     struct work work = {npu, gemm};
-    uint32_t columns = gemm->weight->n_tiles / (2u * hvdc_pool_threads(npu->pool));
+    uint32_t all = gemm->weight->n_tiles - gemm->first, columns = all / (2u * hvdc_pool_threads(npu->pool));
     columns = columns < 1u ? 1u : columns > NPU_COL_TILES ? NPU_COL_TILES : columns;
-    hvdc_pool_run(npu->pool, gemm->weight->n_tiles, columns, multiply_columns, &work);
+    hvdc_pool_run(npu->pool, all, columns, multiply_columns, &work);
 }
 
 void npu_apply(npu_engine *npu, const npu_linear *linear, uint32_t expert, uint32_t rows, uint16_t *y) {
+    uint32_t given = npu_given(npu, linear);
+    npu_begin(npu, linear, npu->input, rows);
     double start = npu_now_s();
     npu_multiply(npu, &(npu_gemm){.input = npu->input,
                                   .rows = rows,
                                   .weight = &linear->base,
+                                  .first = given,
                                   .result = NPU_ROWS,
                                   .bias = linear->bias,
                                   .out = y});
     double base = npu_now_s();
     npu->seconds[HVDC_NPU_LINEAR] += base - start;
-    if (expert != HVDC_EXPERT_DETAIL || linear->a.tiles == NULL) {
-        return;
+    if (expert == HVDC_EXPERT_DETAIL && linear->a.tiles != NULL && given < linear->base.n_tiles) {
+        npu_gemm a = {.input = npu->input, .rows = rows, .weight = &linear->a, .result = NPU_TILES, .out = npu->low};
+        npu_gemm b = {
+            .input = npu->low, .rows = rows, .weight = &linear->b, .first = given, .result = NPU_ADD, .out = y};
+        npu_multiply(npu, &a);
+        npu_multiply(npu, &b);
+        npu->seconds[HVDC_NPU_ADAPTER] += npu_now_s() - base;
     }
-    npu_multiply(
-        npu,
-        &(npu_gemm){.input = npu->input, .rows = rows, .weight = &linear->a, .result = NPU_TILES, .out = npu->low});
-    npu_multiply(npu, &(npu_gemm){.input = npu->low, .rows = rows, .weight = &linear->b, .result = NPU_ADD, .out = y});
-    npu->seconds[HVDC_NPU_ADAPTER] += npu_now_s() - base;
+    npu_join(npu, linear, NPU_ROWS, y);
 }
 
 struct widening {
     const npu_engine *npu;
     const hvdc_weight *weight;
+    uint32_t first;
     uint16_t *tiles;
 };
 
 static void widen_columns(void *context, uint32_t first, uint32_t count, uint32_t worker) {
     const struct widening *w = context;
     (void)worker;
+    first += w->first;
     for (size_t column = first; column < (size_t)first + count; column++) {
         w->npu->hvx->widen(w->weight->tiles + column * w->weight->k_tiles * HVDC_TILE_HMX_INT8_K4_BYTES,
                            w->weight->scale + column * TILE, w->weight->k_tiles,
@@ -96,6 +103,7 @@ static void widen_columns(void *context, uint32_t first, uint32_t count, uint32_
     }
 }
 
-void npu_widen(npu_engine *npu, const hvdc_weight *weight, uint16_t *tiles) {
-    hvdc_pool_run(npu->pool, weight->n_tiles, 1, widen_columns, &(struct widening){npu, weight, tiles});
+void npu_widen(npu_engine *npu, const hvdc_weight *weight, uint32_t first, uint16_t *tiles) {
+    struct widening widening = {npu, weight, first, tiles};
+    hvdc_pool_run(npu->pool, weight->n_tiles - first, 1, widen_columns, &widening);
 }

@@ -30,7 +30,9 @@ typedef struct hvdc_hmx_matrix {
 } hvdc_hmx_matrix;
 
 typedef struct hvdc_hmx {
-    size_t scratch_bytes; /* of memory that a call may write, aligned to 64 */
+    /* Bytes that a call may write, aligned to 128, a thread's own. A device whose unit reads memory of its own alone
+     * copies operands into them. */
+    size_t scratch_bytes;
 
     /* The tile (r, c) at out + (r · out_stride + c) · HVDC_HMX_TILE_HALFS becomes fp16(Σ_k a(r, k) · w(c, k)), for
      * r < row_tiles <= 32, c < col_tiles <= 8, k < k_tiles. */

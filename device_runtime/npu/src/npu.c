@@ -70,13 +70,19 @@ static bool set_text(hvdc_engine *engine, uint32_t expert, const float *text, hv
     }
     double seconds[HVDC_NPU_STAGE_COUNT];
     memcpy(seconds, self->seconds, sizeof seconds);
+    self->lost = false;
+    self->slice.step = 0;
+    while (self->slice.step + 1u < g->steps &&
+           hvdc_artifact_step(self->weights.artifact, self->slice.step)->expert != expert) {
+        self->slice.step++;
+    }
     hvdc_pool_run(self->pool, g->text_tokens, TILE, narrow_rows, &(struct narrowing){self, text});
     npu_pack(self, self->output, g->text_tokens, NULL, NULL, NPU_INPUT, NULL);
     for (uint32_t block = 0; block < g->layers; block++) {
         npu_text_keys(self, block, expert, &self->text[expert][block]);
     }
     memcpy(self->seconds, seconds, sizeof seconds); /* stages are those of `run` */
-    return true;
+    return npu_kept_partner(self, failure);
 }
 
 static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t count, float *hidden,
@@ -93,10 +99,18 @@ static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t cou
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "expert %u of step %u has no text yet: set_text comes before run",
                          (unsigned)record->expert, (unsigned)step);
     }
-    for (uint32_t block = first; block < first + count; block++) {
+    self->lost = false;
+    for (uint32_t block = first; block < first + count && !self->lost; block++) {
         npu_run_block(self, step, block, record->expert, hidden);
     }
-    return true;
+    return npu_kept_partner(self, failure);
+}
+
+static bool check_partner(const npu_engine *npu, hvdc_failure *failure) {
+    uint64_t needed = npu_exchange_values(&npu->geometry, hvdc_grid_tokens(&npu->grid));
+    return npu->partner == NULL || npu->partner->exchange.values >= needed ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE, "an exchange of %" PRIu64 " values for linears of %" PRIu64,
+                     npu->partner->exchange.values, needed);
 }
 
 static bool bind_blocks(npu_engine *npu, hvdc_failure *failure) {
@@ -125,8 +139,9 @@ bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options,
     made->weights = *weights;
     made->geometry = *hvdc_artifact_geometry(weights->artifact);
     options = options == NULL ? &defaults : options;
-    if (!hvdc_grid_resolve(weights->artifact, &options->grid, &made->grid, failure) || !bind_blocks(made, failure) ||
-        !npu_prepare(made, options, failure) ||
+    made->partner = options->partner;
+    if (!hvdc_grid_resolve(weights->artifact, &options->grid, &made->grid, failure) || !check_partner(made, failure) ||
+        !bind_blocks(made, failure) || !npu_prepare(made, options, failure) ||
         !hvdc_rope_rotations(&made->weights, &made->grid, &made->rotations, failure)) {
         close_npu(&made->face);
         return false;

@@ -12,13 +12,15 @@
 #define TILE HVDC_HMX_TILE
 #define TILE_HALFS HVDC_HMX_TILE_HALFS
 #define NPU_EXPERTS 2u
-#define NPU_COL_TILES 4u   /* columns of tiles of a linear that one piece of work makes */
-#define NPU_QUERY_TILES 4u /* query rows of attention that one piece of work makes, in tiles */
+#define NPU_COL_TILES 4u                         /* columns of tiles of a linear that one piece of work makes */
+#define NPU_QUERY_TILES 4u                       /* query rows of attention that one piece of work makes, in tiles */
+#define NPU_FFN_ROWS (HVDC_HMX_ROW_TILES * TILE) /* tokens between the feed-forward pair at a time */
 
 static inline uint32_t npu_tiles(uint32_t count) { return (count + TILE - 1u) / TILE; }
 
 /* A linear of a block; `a` and `b` are its adapter's factors, with `tiles` NULL where there is one expert. */
 typedef struct npu_linear {
+    enum hvdc_linear_id id;
     hvdc_weight base, a, b;
     const float *bias; /* padded to whole tiles */
 } npu_linear;
@@ -74,6 +76,10 @@ typedef struct npu_engine {
     npu_keys *text[NPU_EXPERTS];  /* [layers], NULL before the expert has its text */
     npu_scratch *scratch;         /* [threads] */
     uint64_t bytes;
+    hvdc_partner *partner; /* NULL: none */
+    hvdc_slice slice;      /* what it was last asked for; step and block are those at work */
+    bool lost;             /* it failed within this call */
+    hvdc_failure why_lost;
     double seconds[HVDC_NPU_STAGE_COUNT];
 } npu_engine;
 
@@ -101,6 +107,7 @@ typedef struct npu_gemm {
     const uint16_t *input; /* tiles [row tiles][k tiles] */
     uint32_t rows;
     const hvdc_weight *weight;
+    uint32_t first;          /* column of tiles: those before it are left out */
     const uint16_t *widened; /* the weight as FP16 tiles, or NULL */
     enum npu_result result;
     const float *bias;
@@ -112,8 +119,19 @@ void npu_multiply(npu_engine *npu, const npu_gemm *gemm);
 /* y [rows][n] = W x + b from `npu->input`, and for the detail expert + B (A x). */
 void npu_apply(npu_engine *npu, const npu_linear *linear, uint32_t expert, uint32_t rows, uint16_t *y);
 
-/* The FP16 tiles of a whole weight. */
-void npu_widen(npu_engine *npu, const hvdc_weight *weight, uint16_t *tiles);
+/* The FP16 tiles of a weight, from column of tiles `first` on; `tiles` has room for all. */
+void npu_widen(npu_engine *npu, const hvdc_weight *weight, uint32_t first, uint16_t *tiles);
+
+/* How many columns of tiles of a linear are the partner's. */
+uint32_t npu_given(const npu_engine *npu, const npu_linear *linear);
+/* Gives the partner what enters it, tiles [rows][k], if it has any. */
+void npu_begin(npu_engine *npu, const npu_linear *linear, const uint16_t *input, uint32_t rows);
+/* Waits for its columns, and puts them where those of `npu_multiply` are: result NPU_ROWS or NPU_GELU. */
+void npu_join(npu_engine *npu, const npu_linear *linear, enum npu_result result, uint16_t *out);
+/* False if the partner has failed since the call began. */
+bool npu_kept_partner(npu_engine *npu, hvdc_failure *failure);
+/* Values of an exchange that suits a clip. */
+uint64_t npu_exchange_values(const hvdc_geometry *geometry, uint32_t tokens);
 
 /* softmax(q kᵀ / √head_dim) v of `npu->query` for every head, to `npu->output` [tokens][width]. */
 void npu_attend(npu_engine *npu, const npu_keys *keys);

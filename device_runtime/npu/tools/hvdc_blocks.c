@@ -1,6 +1,11 @@
 /* hvdc_blocks: runs parts of a trajectory on an engine, for tests and benchmarks.
  *
- *   hvdc_blocks ARTIFACT [--threads N] [--grid FRAMES,ROWS,COLUMNS] [--cpu LEVEL] ACTION…
+ *   hvdc_blocks ARTIFACT [--threads N] [--grid FRAMES,ROWS,COLUMNS] [--cpu LEVEL] [--weights mapped|copied]
+ *               [--gpu-share S [--kernel-cache DIR]] ACTION…
+ *
+ * With `--weights copied` engine and host read weights from copies of the data files in memory, as they do where
+ * another process filled them, each of exactly its size. With --gpu-share the GPU's engine, in this process, computes
+ * that share of each linear's columns; "inf": it fails whenever it is asked.
  *
  * Actions are executed in order on a hidden state [M][width] and a running latent [M][token_width]; files are raw
  * little-endian FP32 without a header.
@@ -27,18 +32,22 @@
 #include <string.h>
 #include <time.h>
 
+#include "blocks_partner.h"
 #include "hvdc/host.h"
-#include "hvdc/npu.h"
 
 struct settings {
     uint32_t threads;
     hvdc_grid grid;
-    const char *cpu;
+    const char *cpu, *kernel_cache;
+    double share;
+    hvdc_partner *partner; /* NULL: none */
+    bool copied;
 };
 
 static bool open_npu(const hvdc_weights *weights, const struct settings *settings, hvdc_engine **engine,
                      hvdc_failure *failure) {
-    const hvdc_npu_options options = {.threads = settings->threads, .grid = settings->grid, .cpu = settings->cpu};
+    const hvdc_npu_options options = {
+        .threads = settings->threads, .grid = settings->grid, .cpu = settings->cpu, .partner = settings->partner};
     return hvdc_npu_open(weights, &options, engine, failure);
 }
 
@@ -52,9 +61,11 @@ struct session {
     struct settings settings;
     hvdc_artifact *artifact;
     hvdc_weights weights;
+    uint8_t **copies; /* of the data files, if they are copied */
     hvdc_pool *pool;
     hvdc_host *host;
     hvdc_engine *engine;
+    blocks_partner partner; /* of the NPU's, if it has a share */
     float *hidden, *tokens, *latent, *velocity;
     size_t hidden_floats, token_floats;
     hvdc_failure failure;
@@ -254,12 +265,41 @@ static bool read_options(struct session *s, int *at, int argc, char **argv) {
             if (!number(s, value, &s->settings.threads)) return false;
         } else if (strcmp(option, "--cpu") == 0) {
             s->settings.cpu = value;
+        } else if (strcmp(option, "--kernel-cache") == 0) {
+            s->settings.kernel_cache = value;
+        } else if (strcmp(option, "--gpu-share") == 0) {
+            s->settings.share = strtod(value, NULL);
+        } else if (strcmp(option, "--weights") == 0 && (strcmp(value, "mapped") == 0 || strcmp(value, "copied") == 0)) {
+            s->settings.copied = strcmp(value, "copied") == 0;
         } else if (strcmp(option, "--grid") != 0 || sscanf(value, "%" SCNu32 ",%" SCNu32 ",%" SCNu32 "%c",
                                                            &grid->frames, &grid->rows, &grid->columns, &more) != 3) {
             return hvdc_fail(&s->failure, HVDC_FAILURE_USAGE, "what is %s %s?", option, value);
         }
     }
     return true;
+}
+
+static bool copy_weights(struct session *s) {
+    uint32_t count = hvdc_artifact_file_count(s->artifact);
+    s->copies = calloc(count, sizeof *s->copies);
+    for (uint32_t i = 0; s->copies != NULL && i < count; i++) {
+        hvdc_span span = {0};
+        (void)hvdc_artifact_file_span(s->artifact, i, &span);
+        s->copies[i] = malloc((size_t)span.bytes);
+        if (s->copies[i] == NULL) {
+            return hvdc_fail(&s->failure, HVDC_FAILURE_MEMORY, "no memory for a copy of %s", span.path);
+        }
+        memcpy(s->copies[i], span.data, (size_t)span.bytes);
+    }
+    s->weights.files = (const uint8_t *const *)s->copies;
+    return s->copies != NULL || hvdc_fail(&s->failure, HVDC_FAILURE_MEMORY, "no memory for copies of the weights");
+}
+
+static void free_copies(struct session *s) {
+    for (uint32_t i = 0; s->copies != NULL && i < hvdc_artifact_file_count(s->artifact); i++) {
+        free(s->copies[i]);
+    }
+    free(s->copies);
 }
 
 static bool open_session(struct session *s, const char *path) {
@@ -269,8 +309,11 @@ static bool open_session(struct session *s, const char *path) {
     }
     const hvdc_geometry *g = hvdc_artifact_geometry(s->artifact);
     s->weights = (hvdc_weights){.artifact = s->artifact};
-    if (!hvdc_pool_open(s->settings.threads, &s->pool, &s->failure) ||
+    s->settings.partner = s->settings.share > 0.0 ? &s->partner.face : NULL;
+    if ((s->settings.copied && !copy_weights(s)) || !hvdc_pool_open(s->settings.threads, &s->pool, &s->failure) ||
         !hvdc_host_open(&s->weights, &s->settings.grid, s->pool, &s->host, &s->failure) ||
+        (s->settings.partner != NULL && !blocks_partner_open(&s->weights, hvdc_host_grid(s->host), s->settings.share,
+                                                             s->settings.kernel_cache, &s->partner, &s->failure)) ||
         !open_engine(s, ENGINES[0].name)) {
         return false;
     }
@@ -311,8 +354,10 @@ int main(int argc, char **argv) {
         (void)fprintf(stderr, "hvdc_blocks: %s\n", session.failure.message);
     }
     hvdc_engine_close(session.engine);
+    blocks_partner_close(&session.partner);
     hvdc_host_close(session.host);
     hvdc_pool_close(session.pool);
+    free_copies(&session);
     hvdc_artifact_close(session.artifact);
     free(session.hidden);
     free(session.tokens);

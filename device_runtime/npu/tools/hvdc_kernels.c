@@ -115,7 +115,7 @@ static void weight(const uint32_t *sizes) {
     uint16_t *tiles = room(bytes);
     npu_engine npu;
     prepare(&npu, &(hvdc_geometry){.width = 32, .ffn_width = 32, .heads = 1}, 1);
-    npu_widen(&npu, &w, tiles);
+    npu_widen(&npu, &w, 0, tiles);
     answer(tiles, bytes);
     npu_release(&npu);
 }
@@ -148,7 +148,7 @@ static void up(const uint32_t *sizes) {
     npu_engine npu;
     prepare(&npu, &(hvdc_geometry){.width = k, .ffn_width = n, .heads = 1}, m);
     npu_pack(&npu, x, m, NULL, NULL, NPU_INPUT, NULL);
-    npu_widen(&npu, &w, widened);
+    npu_widen(&npu, &w, 0, widened);
     npu_multiply(&npu, &(npu_gemm){.input = npu.input,
                                    .rows = m,
                                    .weight = &w,

@@ -135,6 +135,7 @@ static enum hvdc_received check(hvdc_channel *channel, const head *start, size_t
 enum hvdc_received hvdc_channel_receive(hvdc_channel *channel, double timeout_s, hvdc_message *message,
                                         hvdc_failure *failure) {
     head start;
+    bool was_reset = false;
     memset(message, 0, sizeof *message);
     message->fd = -1;
     for (;;) {
@@ -152,6 +153,11 @@ enum hvdc_received hvdc_channel_receive(hvdc_channel *channel, double timeout_s,
             .msg_iov = parts, .msg_iovlen = 2, .msg_control = &control, .msg_controllen = sizeof control};
         ssize_t got = ready < 0 ? -1 : recvmsg(channel->socket, &in, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
         if (got < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
+        /* The other end closed without reading everything; what it sent before that comes next. */
+        if (got < 0 && errno == ECONNRESET && !was_reset) {
+            was_reset = true;
+            continue;
+        }
         if (got <= 0) {
             (void)hvdc_fail(failure, HVDC_FAILURE_PEER, "the other process has closed its end%s%s", got < 0 ? ": " : "",
                             got < 0 ? strerror(errno) : "");

@@ -145,17 +145,6 @@ bool hvdc_memory_import(int fd, uint64_t bytes, bool sealed, hvdc_memory *memory
     return true;
 }
 
-uint64_t hvdc_memory_available_bytes(void) {
-    FILE *file = fopen("/proc/meminfo", "re");
-    if (file == NULL) return UINT64_MAX;
-    char line[160];
-    uint64_t kib = UINT64_MAX >> 10;
-    while (fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "MemAvailable: %" SCNu64 " kB", &kib) == 1) break;
-    (void)fclose(file);
-    return kib << 10;
-}
-
 bool hvdc_memory_fits(const char *what, uint64_t bytes, uint64_t limit_bytes, hvdc_failure *failure) {
     uint64_t room = limit_bytes != 0 ? limit_bytes : hvdc_memory_available_bytes();
     return bytes <= room ||

@@ -7,11 +7,13 @@
  *                               processes' ids and waits for stdin to end before it gives them back
  *     reader ARTIFACT           that child
  *     child PROGRAM ARG…        starts a child and says how it ended
+ *     available ROOT            bytes of memory that are available by ROOT/proc and ROOT/sys
  *     channel                   reads "make KIND HEX" and "take HEX" lines: messages as bytes, and bytes as messages */
 #define _GNU_SOURCE
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +25,7 @@
 #include "hvdc/child.h"
 #include "hvdc/shared_memory.h"
 #include "lies.h"
+#include "memory_available.h"
 
 #define READER_FD 3
 
@@ -223,6 +226,8 @@ int main(int argc, char **argv) {
     if (strcmp(command, "reader") == 0 && argc > 2) return read_shared(argv[2]);
     if (strcmp(command, "child") == 0 && argc > 2) return child(argv + 2);
     if (strcmp(command, "channel") == 0) return channel();
+    if (strcmp(command, "available") == 0 && argc > 2)
+        return printf("%" PRIu64 "\n", hvdc_memory_available_in(argv[2])) < 0;
     (void)fprintf(stderr, "see the start of hvdc_platform_check.c\n");
     return 2;
 }

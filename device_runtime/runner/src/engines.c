@@ -3,9 +3,13 @@
 #include "hvdc/npu.h"
 #ifdef HVDC_WITH_GPU
 #include "hvdc/gpu.h"
+#include "hvdc/shared_memory.h"
 #endif
 
+#include <stdio.h>
 #include <string.h>
+
+#define PROBE_BYTES 65536u /* whole pages, whatever their size */
 
 static bool embed(void *context, const float *latent, float *hidden, hvdc_failure *failure) {
     const hvdc_side *side = context;
@@ -52,23 +56,93 @@ void hvdc_side_close(hvdc_side *side) {
     *side = (hvdc_side){.pool = NULL};
 }
 
-bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
-                   hvdc_failure *failure) {
-    const hvdc_npu_options npu = {.threads = options->threads};
+bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
+                   hvdc_engine **engine, hvdc_failure *failure) {
+    const bool shares = options->mode == HVDC_MODE_TENSOR;
+    const hvdc_npu_options npu = {.threads = options->threads, .partner = shares ? partner : NULL};
+    if (shares) partner->exchange.values = hvdc_npu_exchange_values(weights->artifact);
     return hvdc_npu_open(weights, &npu, engine, failure);
 }
+
+#ifdef HVDC_WITH_GPU
+/* Index of a way's name; HVDC_GPU_IMPORT_COPY + 1 if there is none. */
+static int import_of(const char *name) {
+    int way = HVDC_GPU_IMPORT_ANY;
+    while (name != NULL && way <= HVDC_GPU_IMPORT_COPY &&
+           strcmp(name, hvdc_gpu_import_name((enum hvdc_gpu_import)way)) != 0)
+        way++;
+    return way;
+}
+#endif
+
+bool hvdc_check_gpu_import(const hvdc_options *options, hvdc_failure *failure) {
+#ifdef HVDC_WITH_GPU
+    return import_of(options->gpu_import) <= HVDC_GPU_IMPORT_COPY ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE, "--gpu-import does not take %s; see hvdc_runner --help",
+                     options->gpu_import);
+#else
+    (void)options, (void)failure;
+    return true;
+#endif
+}
+
+#ifdef HVDC_WITH_GPU
+static bool open_gpu(const hvdc_weights *weights, const hvdc_options *options, const hvdc_gpu_probe *probe,
+                     hvdc_engine **engine, hvdc_failure *failure) {
+    const hvdc_gpu_options gpu = {.platform = options->platform,
+                                  .device = options->device,
+                                  .cache_directory = options->kernel_cache,
+                                  .import = (enum hvdc_gpu_import)import_of(options->gpu_import),
+                                  .probe = probe};
+    return hvdc_gpu_open(weights, &gpu, engine, failure);
+}
+
+/* Weights that have descriptors are of the first kind of shared memory that works; so is what judges imports of them. */
+static bool open_gpu_on_shared(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
+                               hvdc_failure *failure) {
+    const hvdc_memory_kind *kind = hvdc_memory_choose(failure);
+    hvdc_memory page;
+    if (kind == NULL || !kind->create("hvdc:gpu-probe", PROBE_BYTES, &page, failure)) return false;
+    const hvdc_gpu_probe probe = {.data = page.data, .bytes = page.bytes, .fd = page.fd};
+    const bool opened = open_gpu(weights, options, &probe, engine, failure);
+    kind->close(&page);
+    return opened;
+}
+#endif
 
 bool hvdc_open_gpu(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
                    hvdc_failure *failure) {
     *engine = NULL;
 #ifdef HVDC_WITH_GPU
-    const hvdc_gpu_options gpu = {
-        .platform = options->platform, .device = options->device, .cache_directory = options->kernel_cache};
-    return hvdc_gpu_open(weights, &gpu, engine, failure);
+    return weights->fds != NULL ? open_gpu_on_shared(weights, options, engine, failure)
+                                : open_gpu(weights, options, NULL, engine, failure);
 #else
     (void)weights, (void)options;
     return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this program was built without the executor of the GPU");
 #endif
+}
+
+bool hvdc_multiply_on_gpu(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
+                          hvdc_failure *failure) {
+#ifdef HVDC_WITH_GPU
+    return hvdc_gpu_multiply(engine, slice, exchange, failure);
+#else
+    (void)engine, (void)slice, (void)exchange;
+    return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this program was built without the executor of the GPU");
+#endif
+}
+
+hvdc_weights_use hvdc_gpu_weights_use(const hvdc_engine *engine) {
+    hvdc_weights_use use = {.import = ""};
+#ifdef HVDC_WITH_GPU
+    const hvdc_gpu_description *gpu = hvdc_gpu_describe(engine);
+    (void)snprintf(use.import, sizeof use.import, "%s", hvdc_gpu_import_name(gpu->import));
+    use.imported_bytes = gpu->imported_bytes;
+    use.copied_bytes = gpu->copied_bytes;
+#else
+    (void)engine;
+#endif
+    return use;
 }
 
 const char *hvdc_gpu_text(const hvdc_engine *engine) {

@@ -22,10 +22,20 @@ bool hvdc_side_open(const hvdc_weights *weights, const hvdc_options *options, hv
 /* One that was never opened, all zeros, is allowed. After its engine. */
 void hvdc_side_close(hvdc_side *side);
 
-bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
-                   hvdc_failure *failure);
+/* Fills in the size of the partner's exchange, in the mode that has one. The partner outlives the engine. */
+bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
+                   hvdc_engine **engine, hvdc_failure *failure);
+/* Whether options->gpu_import names a way of hvdc_gpu_import_name, or none. */
+bool hvdc_check_gpu_import(const hvdc_options *options, hvdc_failure *failure);
 bool hvdc_open_gpu(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
                    hvdc_failure *failure);
+
+/* hvdc_gpu_multiply. */
+bool hvdc_multiply_on_gpu(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
+                          hvdc_failure *failure);
+
+/* What an engine that hvdc_open_gpu opened reads through imports, and what it had to copy. */
+hvdc_weights_use hvdc_gpu_weights_use(const hvdc_engine *engine);
 
 /* The name of the device of an engine that hvdc_open_gpu opened. */
 const char *hvdc_gpu_text(const hvdc_engine *engine);

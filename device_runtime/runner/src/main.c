@@ -1,5 +1,6 @@
 /* hvdc_runner: makes the videos of a stream on two engines. The processes of both are this program. */
 #include <stdio.h>
+#include <string.h>
 
 #include "report.h"
 #include "roles.h"
@@ -13,12 +14,20 @@ enum hvdc_exit hvdc_exit_of(const hvdc_failure *failure) {
     }
 }
 
+/* Also of a command line that is not understood to its end. */
+static bool wants_json(int argc, char **argv) {
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--json") == 0) return true;
+    return false;
+}
+
 int main(int argc, char **argv) {
     hvdc_options options;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
     hvdc_say_in_lines();
     if (!hvdc_options_parse(argc, argv, &options, &failure)) {
-        (void)fprintf(stderr, "hvdc_runner: %s\n", failure.message);
+        options.json = wants_json(argc, argv);
+        hvdc_print_failure(&options, &failure);
         return HVDC_EXIT_USAGE;
     }
     if (options.help) return fputs(hvdc_options_help, stdout) < 0 ? HVDC_EXIT_FAILURE : HVDC_EXIT_OK;

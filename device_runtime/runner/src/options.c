@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, COUNT, SECONDS, MODE, CUT, LOSS, STOP, TALK, FLAG, QUIET, ROLE };
+enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, LOSS, STOP, TALK, FLAG, QUIET, ROLE };
 
 struct option {
     const char *name;
@@ -26,12 +26,15 @@ static const struct option known[] = {
     {"-o", TEXT, AT(output), 0},
     {"--mode", MODE, AT(mode), 0},
     {"--cut", CUT, AT(cut), 0},
+    {"--gpu-share", SHARE, AT(gpu_share), 0},
     {"--gpu-block-s", SECONDS, AT(rates.gpu_block_s), 0},
     {"--npu-block-s", SECONDS, AT(rates.npu_block_s), 0},
     {"--decode-s", SECONDS, AT(rates.decode_s), 0},
     {"--threads", COUNT, AT(threads), 0},
+    {"--memory-mib", COUNT, AT(memory_mib), 0},
     {"--platform", TEXT, AT(platform), 0},
     {"--device", TEXT, AT(device), 0},
+    {"--gpu-import", TEXT, AT(gpu_import), 0},
     {"--kernel-cache", TEXT, AT(kernel_cache), 0},
     {"--npu-cpus", TEXT, AT(npu_cpus), 0},
     {"--gpu-cpus", TEXT, AT(gpu_cpus), 0},
@@ -39,6 +42,7 @@ static const struct option known[] = {
     {"--resume", FLAG, AT(resume), 0},
     {"--on-gpu-loss", LOSS, AT(stop_when_gpu_lost), 0},
     {"--on-stop", STOP, AT(abandon), 0},
+    {"--gpu-silence-s", DURATION, AT(gpu_silence_s), 0},
     {"--with-parent", COUNT, AT(parent), 0},
     {"--progress", TALK, AT(progress), 0},
     {"-q", QUIET, AT(progress), 0},
@@ -75,13 +79,17 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
     static const char *const losses[] = {"go-on", "stop"}, *const stops[] = {"finish", "abandon"};
     void *field = (char *)options + option->at;
     switch (option->kind) {
-        case TEXT: *(const char **)field = text; return text[0] != 0;
+        case TEXT: *(const char **)field = text; return true;
         case COUNT: return parse_count(text, field);
         case SECONDS: return parse_seconds(text, field);
+        case DURATION: return parse_seconds(text, field) && *(double *)field > 0.0;
         case MODE: return hvdc_mode_of_name(text, field);
         case CUT:
             options->cut_is_given = strcmp(text, "auto") != 0;
             return !options->cut_is_given || parse_count(text, field);
+        case SHARE:
+            options->share_is_given = strcmp(text, "auto") != 0;
+            return !options->share_is_given || (parse_seconds(text, field) && options->gpu_share <= 1.0);
         case LOSS: {
             int loss = one_of(text, losses, 2);
             options->stop_when_gpu_lost = loss == 1;
@@ -135,9 +143,15 @@ static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
         missing = "--mode";
     if (missing != NULL)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s is missing; see hvdc_runner --help", missing);
-    if (o->mode != HVDC_MODE_HETERO && (was_given(seen, "--cut") || rate))
+    const bool cuts = o->mode == HVDC_MODE_HETERO, shares = o->mode == HVDC_MODE_TENSOR;
+    if (!cuts && (was_given(seen, "--cut") || was_given(seen, "--decode-s") || (rate && !shares)))
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a cut, and rates to find it with, have no effect in mode %s",
                          hvdc_mode_name(o->mode));
+    if (!shares && was_given(seen, "--gpu-share"))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a share of the GPU has no effect in mode %s",
+                         hvdc_mode_name(o->mode));
+    if (o->share_is_given && rate)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --gpu-share");
     if (o->cut_is_given && rate)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --cut");
     if (rate && !o->rates_are_given)
@@ -147,7 +161,7 @@ static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
 
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure) {
     uint32_t seen = 0;
-    *options = (hvdc_options){.role = HVDC_ROLE_OWNER};
+    *options = (hvdc_options){.role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S};
     for (int i = 1; i < argc; i++) {
         const struct option *option = find(argv[i]);
         if (option == NULL && argv[i][0] == '-')
@@ -161,7 +175,10 @@ bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc
         seen |= 1u << (option - known);
         if (take_flag(option, options)) continue;
         if (i + 1 == argc) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s needs a value", argv[i]);
-        if (!take_value(option, argv[++i], options))
+        if (argv[++i][0] == 0)
+            return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s does not take an empty value; see hvdc_runner --help",
+                             option->name);
+        if (!take_value(option, argv[i], options))
             return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s does not take %s; see hvdc_runner --help", option->name,
                              argv[i]);
     }
@@ -178,6 +195,7 @@ void hvdc_options_for(enum hvdc_role role, const hvdc_options *options, const ch
     list[n++] = "--progress", list[n++] = talk_names[options->progress];
     if (options->platform != NULL) list[n++] = "--platform", list[n++] = options->platform;
     if (options->device != NULL) list[n++] = "--device", list[n++] = options->device;
+    if (options->gpu_import != NULL) list[n++] = "--gpu-import", list[n++] = options->gpu_import;
     if (options->kernel_cache != NULL) list[n++] = "--kernel-cache", list[n++] = options->kernel_cache;
     if (gpu_cpus != NULL) list[n++] = "--gpu-cpus", list[n++] = gpu_cpus;
     for (size_t i = 0; i <= n; i++) argv[i] = (char *)(uintptr_t)(i < n ? list[i] : NULL);

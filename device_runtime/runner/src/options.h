@@ -8,7 +8,10 @@
 #include "hvdc/coordinator.h"
 #include "hvdc/policy.h"
 
-#define HVDC_ARGUMENTS_MAX 20u
+#define HVDC_ARGUMENTS_MAX 24u
+
+/* A block of the largest model takes seconds, and a slow phone's first one minutes. */
+#define HVDC_GPU_SILENCE_S 300.0
 
 enum hvdc_role {
     HVDC_ROLE_OWNER = 0,
@@ -25,15 +28,20 @@ typedef struct hvdc_options {
     enum hvdc_mode mode;
     bool cut_is_given;
     uint32_t cut;
+    bool share_is_given;
+    double gpu_share;
     bool rates_are_given;
     hvdc_rates rates;
-    uint32_t threads;                /* 0: one for each processor that this process may use */
+    uint32_t threads;    /* 0: one for each processor that this process may use */
+    uint32_t memory_mib; /* shared memory at most, of weights and of slots each; 0: what the system has available */
     const char *platform, *device;   /* of OpenCL; NULL: any */
+    const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */
     const char *npu_cpus, *gpu_cpus; /* NULL: all that this process may use */
     const char *trace;
     bool resume, stop_when_gpu_lost, abandon, json, help;
-    uint32_t parent; /* a process with which this one ends; 0: none */
+    double gpu_silence_s; /* until a GPU's process that has work and says nothing is given up */
+    uint32_t parent;      /* a process with which this one ends; 0: none */
     enum hvdc_talk progress;
 } hvdc_options;
 

@@ -25,6 +25,7 @@ typedef struct hvdc_owner {
     hvdc_stream_file *input;
     hvdc_shared_weights *weights;
     hvdc_side side;
+    hvdc_partner partner; /* of `npu`, in mode hetero-tensor */
     hvdc_engine *npu;
     int stop_fd;
     char gpu_cpus[HVDC_CPU_LIST_BYTES]; /* "": as this process had */
@@ -37,6 +38,7 @@ static bool needs_gpu(const hvdc_options *options) { return options->mode != HVD
 /* Pins this process. The GPU's inherits that, so that it is told what it may use. */
 static bool pin(hvdc_owner *owner, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
+    if (!hvdc_processors_check(options->gpu_cpus, failure)) return false;
     if (options->gpu_cpus != NULL)
         (void)snprintf(owner->gpu_cpus, sizeof owner->gpu_cpus, "%s", options->gpu_cpus);
     else if (options->npu_cpus != NULL && !hvdc_processors_list(owner->gpu_cpus, failure))
@@ -73,10 +75,17 @@ static bool follow_parent(const hvdc_options *options, hvdc_failure *failure) {
     return true;
 }
 
+/* The cut, or in mode hetero-tensor the share, by the outcome's rates. */
+static bool follow_rates(hvdc_outcome *outcome, enum hvdc_mode mode, hvdc_failure *failure) {
+    if (mode == HVDC_MODE_TENSOR) return hvdc_balanced_share(&outcome->rates, &outcome->gpu_share, failure);
+    return hvdc_best_cut(&outcome->rates, outcome->trajectory.steps * outcome->trajectory.layers, &outcome->cut,
+                         failure);
+}
+
 /* What can be refused before a weight is read. */
 static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
-    if (!hvdc_open_artifact(options->artifact, &owner->artifact, failure) ||
+    if (!hvdc_check_gpu_import(options, failure) || !hvdc_open_artifact(options->artifact, &owner->artifact, failure) ||
         !hvdc_stream_file_open(options->stream, &owner->input, failure))
         return false;
     owner->outcome.trajectory = hvdc_trajectory_of(owner->artifact);
@@ -91,22 +100,26 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     if (options->cut_is_given && options->cut > executions)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut %" PRIu32 " is beyond the %" PRIu32 " blocks of a video",
                          options->cut, executions);
+    owner->outcome.rates = options->rates;
+    if (options->rates_are_given && !follow_rates(&owner->outcome, options->mode, failure)) return false;
     if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
     owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
     return owner->videos != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
 }
 
+static uint64_t memory_limit(const hvdc_owner *owner) { return (uint64_t)owner->options.memory_mib << 20; }
+
 static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
     hvdc_outcome *outcome = &owner->outcome;
-    if (!hvdc_shared_weights_load(owner->artifact, 0, &owner->weights, failure)) return false;
+    if (!hvdc_shared_weights_load(owner->artifact, memory_limit(owner), &owner->weights, failure)) return false;
     outcome->weights_bytes = hvdc_shared_weights_bytes(owner->weights);
     outcome->weights_kind = hvdc_shared_weights_kind(owner->weights);
-    hvdc_say(&owner->options, "note", "weights: %.1f MiB, verified, in one %s for both engines",
+    hvdc_say(&owner->options, "note", "weights: %.1f MiB, verified, in shared memory (%s)",
              (double)outcome->weights_bytes / (1 << 20), outcome->weights_kind);
     const hvdc_weights *view = hvdc_shared_weights_view(owner->weights);
     if (!hvdc_side_open(view, &owner->options, &owner->side, failure) ||
-        !hvdc_open_npu(view, &owner->options, &owner->npu, failure))
+        !hvdc_open_npu(view, &owner->options, &owner->partner, &owner->npu, failure))
         return false;
     outcome->host_bytes = hvdc_host_memory_bytes(owner->side.host);
     return true;
@@ -117,12 +130,13 @@ static const char *gpu_cpus(const hvdc_owner *owner) { return owner->gpu_cpus[0]
 static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
     hvdc_outcome *outcome = &owner->outcome;
-    uint32_t executions = outcome->trajectory.steps * outcome->trajectory.layers;
-    if (options->mode != HVDC_MODE_HETERO) return true;
+    const bool given = options->cut_is_given || options->share_is_given;
+    if (options->mode != HVDC_MODE_HETERO && options->mode != HVDC_MODE_TENSOR) return true;
     outcome->cut = options->cut;
+    outcome->gpu_share = options->gpu_share;
     outcome->rates = options->rates;
-    outcome->cut_source = options->cut_is_given ? HVDC_CUT_GIVEN : HVDC_CUT_FROM_RATES;
-    if (options->cut_is_given) {
+    outcome->cut_source = given ? HVDC_CUT_GIVEN : HVDC_CUT_FROM_RATES;
+    if (given) {
         hvdc_say_cut(outcome);
         return true;
     }
@@ -133,7 +147,7 @@ static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
             return false;
         outcome->cut_source = HVDC_CUT_MEASURED;
     }
-    if (!hvdc_best_cut(&outcome->rates, executions, &outcome->cut, failure)) return false;
+    if (!follow_rates(outcome, options->mode, failure)) return false;
     hvdc_say_cut(outcome);
     return true;
 }
@@ -156,6 +170,7 @@ static bool load(void *context, uint32_t video, float *latent, float *embeds, hv
 
 static void say_progress(void *context, const hvdc_progress *progress) {
     struct io *io = context;
+    if (progress->event == HVDC_EVENT_STARTED) hvdc_say_weights_use(&io->owner->outcome);
     hvdc_say_progress(&io->speaker, progress);
 }
 
@@ -164,18 +179,25 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
     hvdc_outcome *outcome = &owner->outcome;
     char threads[16], *worker_argv[HVDC_ARGUMENTS_MAX];
     hvdc_options_for(HVDC_ROLE_WORKER, options, gpu_cpus(owner), threads, worker_argv);
+    if (needs_gpu(options) && (options->mode != HVDC_MODE_HETERO || outcome->cut > 0))
+        hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
     struct io io = {.owner = owner, .speaker = {.options = options, .trajectory = &outcome->trajectory}};
     const hvdc_stream stream = {
         .trajectory = outcome->trajectory,
         .weights = owner->weights,
         .npu = owner->npu,
+        .partner = options->mode == HVDC_MODE_TENSOR ? &owner->partner : NULL,
         .host = owner->side.ops,
         .io = {.context = &io, .load = load, .progress = say_progress},
         .options = {.mode = options->mode,
                     .cut = outcome->cut,
+                    .gpu_share = outcome->gpu_share,
                     .videos = outcome->videos,
                     .stop_when_gpu_lost = options->stop_when_gpu_lost,
                     .resume = options->resume,
+                    .start_timeout_s = 2.0 * options->gpu_silence_s,
+                    .silence_timeout_s = options->gpu_silence_s,
+                    .memory_limit_bytes = memory_limit(owner),
                     .on_stop = options->abandon ? HVDC_STOP_ABANDON : HVDC_STOP_FINISH,
                     .stop_fd = owner->stop_fd,
                     .directory = options->output,

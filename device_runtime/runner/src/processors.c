@@ -49,6 +49,17 @@ bool hvdc_processors_use(const char *list, hvdc_failure *failure) {
     return true;
 }
 
+bool hvdc_processors_check(const char *list, hvdc_failure *failure) {
+    cpu_set_t before;
+    if (list == NULL) return true;
+    if (sched_getaffinity(0, sizeof before, &before) != 0)
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this process's processors are not known: %s", strerror(errno));
+    const bool usable = hvdc_processors_use(list, failure);
+    if (sched_setaffinity(0, sizeof before, &before) != 0 && usable)
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this process's processors cannot be set: %s", strerror(errno));
+    return usable;
+}
+
 uint32_t hvdc_processors_count(void) {
     cpu_set_t mine;
     int count = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;

@@ -38,14 +38,19 @@ static void put_video(FILE *file, const hvdc_video *v) {
 static const char *const cut_sources[] = {"none", "given", "rates", "measured"};
 
 static void put_cut(FILE *file, const hvdc_outcome *o) {
-    (void)fprintf(file, "\"cut\": %" PRIu32 ", \"cut_source\": \"%s\"", o->cut, cut_sources[o->cut_source]);
+    (void)fprintf(file, "\"cut\": %" PRIu32 ", \"gpu_share\": %.17g, \"cut_source\": \"%s\"", o->cut, o->gpu_share,
+                  cut_sources[o->cut_source]);
     if (o->cut_source >= HVDC_CUT_FROM_RATES)
         (void)fprintf(file, ", \"rates\": {\"gpu_block_s\": %.9g, \"npu_block_s\": %.9g, \"decode_s\": %.9g}",
                       o->rates.gpu_block_s, o->rates.npu_block_s, o->rates.decode_s);
 }
 
 void hvdc_say_cut(const hvdc_outcome *o) {
-    if (o->options->progress == HVDC_TALK_TEXT && o->cut_source >= HVDC_CUT_FROM_RATES)
+    const bool lines = o->options->progress == HVDC_TALK_TEXT && o->cut_source >= HVDC_CUT_FROM_RATES;
+    if (lines && o->options->mode == HVDC_MODE_TENSOR)
+        (void)fprintf(stderr, "%.4g of all columns on the GPU: a block takes %.4g s there, %.4g s on the NPU\n",
+                      o->gpu_share, o->rates.gpu_block_s, o->rates.npu_block_s);
+    else if (lines)
         (void)fprintf(stderr,
                       "cut %" PRIu32 " of %" PRIu32
                       ": a block takes %.4g s on the GPU, %.4g s on the NPU, decoding a video %.4g s\n",
@@ -70,6 +75,25 @@ void hvdc_say(const hvdc_options *options, const char *event, const char *format
     (void)fprintf(stderr, "{\"event\": \"%s\", \"text\": ", event);
     put_text(stderr, text);
     (void)fputs("}\n", stderr);
+}
+
+/* "" where no GPU takes part. */
+static void weights_text(const hvdc_outcome *o, char text[160]) {
+    const hvdc_weights_use *use = &o->report.gpu_weights;
+    const double mib = 1 << 20;
+    text[0] = 0;
+    if (use->copied_bytes > 0)
+        (void)snprintf(text, 160, "weights: copied to the GPU: %.1f MiB, beside the %.1f MiB in shared memory",
+                       (double)use->copied_bytes / mib, (double)o->weights_bytes / mib);
+    else if (use->import[0] != 0)
+        (void)snprintf(text, 160, "weights: once for both engines; the GPU reads %.1f MiB where they are (%s)",
+                       (double)use->imported_bytes / mib, use->import);
+}
+
+void hvdc_say_weights_use(const hvdc_outcome *outcome) {
+    char text[160];
+    weights_text(outcome, text);
+    if (text[0] != 0) hvdc_say(outcome->options, "note", "%s", text);
 }
 
 static const char *const event_names[] = {"started", "blocks",   "handoff", "finished",
@@ -124,9 +148,11 @@ static void print_json(const hvdc_outcome *o) {
                  r->gpu_lost ? "true" : "false");
     put_text(stdout, r->note);
     (void)printf(", \"seconds\": %.6f, \"period_s\": %.6f, \"weights_kind\": \"%s\", \"weights_bytes\": %" PRIu64
+                 ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64 ", \"gpu_weights_copied_bytes\": %" PRIu64
                  ", \"slot_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64
                  ", \"host_bytes\": %" PRIu64 ", \"videos\": [",
-                 r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->slot_bytes, r->gpu_engine_bytes,
+                 r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
+                 r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
                  r->npu_engine_bytes, o->host_bytes);
     for (uint32_t i = 0; i < o->videos; i++) {
         (void)fputs(i == 0 ? "" : ", ", stdout);
@@ -146,6 +172,9 @@ static void print_text(const hvdc_outcome *o) {
     }
     (void)printf("%" PRIu32 " finished, %" PRIu32 " were there, of %" PRIu32 " videos; %.3f s, a video every %.3f s\n",
                  r->finished, r->skipped, o->videos, r->seconds, r->period_s);
+    char weights[160];
+    weights_text(o, weights);
+    if (weights[0] != 0) (void)printf("%s\n", weights);
     if (r->note[0] != 0) (void)printf("%s\n", r->note);
 }
 

@@ -13,8 +13,9 @@ typedef struct hvdc_outcome {
     hvdc_trajectory trajectory;
     uint32_t videos;
     uint32_t cut;
-    enum hvdc_cut_source cut_source;
-    hvdc_rates rates; /* with cut sources FROM_RATES and MEASURED */
+    double gpu_share;
+    enum hvdc_cut_source cut_source; /* or of the share; NONE where there is neither */
+    hvdc_rates rates;                /* with sources FROM_RATES and MEASURED */
     uint64_t weights_bytes, host_bytes;
     const char *weights_kind;
     hvdc_stream_report report;
@@ -27,8 +28,11 @@ void hvdc_say_in_lines(void);
 void hvdc_say(const hvdc_options *options, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The outcome's cut, cut_source and rates; in JSON event "cut". */
+/* The outcome's cut or share, where it comes from, and rates; in JSON event "cut". */
 void hvdc_say_cut(const hvdc_outcome *outcome);
+
+/* Whether the GPU reads the one copy of the weights or has made its own; nothing in runs without it. Event "note". */
+void hvdc_say_weights_use(const hvdc_outcome *outcome);
 
 /* hvdc_stream_io's; the context is a hvdc_speaker. */
 typedef struct hvdc_speaker {

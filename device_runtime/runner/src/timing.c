@@ -13,12 +13,12 @@
 #include "hvdc/child.h"
 #include "hvdc/clock.h"
 #include "processors.h"
+#include "report.h"
 #include "roles.h"
 
 #define EXPERTS 2u
-#define ENOUGH 2u        /* blocks of each expert */
-#define SILENCE_S 600.0  /* opening a device, compiling kernels */
-#define SAID_AT_MOST 64u /* messages: its owner may not read for as long as a block of its own takes */
+#define ENOUGH 2u /* blocks of each expert */
+#define REMIND_S 10.0
 #define NANOSECOND 1e-9
 
 /* Numbers of the magnitude of a hidden state, from a generator of Park and Miller. */
@@ -99,7 +99,9 @@ static double since_s(uint64_t start_ns) { return (double)(hvdc_clock_ns() - sta
 typedef struct hvdc_heard {
     hvdc_channel channel;
     hvdc_timed timed;
-    uint64_t last_ns; /* when it said something */
+    const hvdc_options *options;
+    bool begun;                    /* it has executed a block */
+    uint64_t last_ns, reminded_ns; /* when it said something, and when the user was told that it does not */
     int stop_fd;
     bool stopped;
 } hvdc_heard;
@@ -128,14 +130,26 @@ static bool go_on(hvdc_heard *heard, hvdc_failure *failure) {
     heard->stopped = heard->stop_fd >= 0 && poll(&stop, 1, 0) > 0;
     if (heard->stopped)
         return hvdc_fail(failure, HVDC_FAILURE_PEER, "stopped while the engines were timed: nothing was made");
-    if (since_s(heard->last_ns) > SILENCE_S)
-        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the GPU has executed no block within %.0f s", SILENCE_S);
+    /* Before its first block it opens a device and compiles kernels. */
+    const double limit_s = heard->options->gpu_silence_s * (heard->begun ? 1.0 : 2.0);
+    if (since_s(heard->last_ns) > limit_s)
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                         "the GPU has executed no block within %.1f s while it was timed; if it is only slow, give "
+                         "--gpu-silence-s, or a cut or rates",
+                         limit_s);
+    if (since_s(heard->last_ns) > REMIND_S && since_s(heard->reminded_ns) > REMIND_S) {
+        heard->reminded_ns = hvdc_clock_ns();
+        hvdc_say(heard->options, "note", "%s for %.0f s; it is given up after %.0f s",
+                 heard->begun ? "the GPU has executed no block" : "the GPU opens its device and compiles kernels",
+                 since_s(heard->last_ns), limit_s);
+    }
     return true;
 }
 
 static bool time_beside(hvdc_heard *heard, hvdc_timing *npu, hvdc_timed *npu_timed, hvdc_failure *failure) {
     while (heard->timed.count[0] + heard->timed.count[1] == 0) /* until it has begun */
         if (!go_on(heard, failure) || !take_messages(heard, 0.2, failure)) return false;
+    heard->begun = true;
     heard->timed = (hvdc_timed){.count = {0, 0}}; /* these were executed alone */
     while (!is_enough(npu_timed, npu) || !is_enough(&heard->timed, npu)) {
         hvdc_timed_block block;
@@ -157,7 +171,10 @@ bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *traje
     if (!hvdc_timing_begin(&timing, npu, trajectory, failure)) return false;
     bool good = hvdc_child_start(argv, HVDC_WORKER_FD, &child, failure);
     if (good) {
-        hvdc_heard heard = {.channel = hvdc_channel_on(child.socket), .last_ns = hvdc_clock_ns(), .stop_fd = stop_fd};
+        hvdc_heard heard = {.channel = hvdc_channel_on(child.socket),
+                            .options = options,
+                            .last_ns = hvdc_clock_ns(),
+                            .stop_fd = stop_fd};
         good = time_beside(&heard, &timing, &npu_timed, failure);
         *stopped = heard.stopped;
         if (good) {
@@ -170,6 +187,12 @@ bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *traje
     return good;
 }
 
+/* An owner whose own block takes long reads nothing meanwhile: what finds no room is not said, and work goes on. */
+static bool has_room(int socket) {
+    struct pollfd out = {.fd = socket, .events = POLLOUT};
+    return poll(&out, 1, 0) > 0;
+}
+
 static bool time_for_owner(const hvdc_options *options, hvdc_channel *channel, hvdc_failure *failure) {
     hvdc_artifact *artifact = NULL;
     hvdc_engine *engine = NULL;
@@ -180,13 +203,11 @@ static bool time_for_owner(const hvdc_options *options, hvdc_channel *channel, h
     const hvdc_trajectory trajectory = hvdc_trajectory_of(artifact);
     bool good =
         hvdc_open_gpu(&weights, options, &engine, failure) && hvdc_timing_begin(&timing, engine, &trajectory, failure);
-    for (uint32_t said = 0; good;) { /* until it is killed */
+    while (good) { /* until it is killed */
         hvdc_timed_block block;
-        good = hvdc_timing_block(&timing, &block, failure);
-        if (good && said < SAID_AT_MOST) {
-            good = hvdc_channel_send(channel, HVDC_TIMER_SAY_BLOCK, &block, sizeof block, -1, failure);
-            said++;
-        }
+        good = hvdc_timing_block(&timing, &block, failure) &&
+               (!has_room(channel->socket) ||
+                hvdc_channel_send(channel, HVDC_TIMER_SAY_BLOCK, &block, sizeof block, -1, failure));
         if (!good) hvdc_timing_end(&timing);
     }
     hvdc_engine_close(engine);

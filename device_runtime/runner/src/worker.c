@@ -1,9 +1,8 @@
 /* The process of the GPU. */
 #define _POSIX_C_SOURCE 200809L
 
-#include <stdio.h>
-
 #include "engines.h"
+#include "hvdc/channel.h"
 #include "processors.h"
 #include "report.h"
 #include "roles.h"
@@ -30,11 +29,16 @@ enum hvdc_exit hvdc_be_worker(const hvdc_options *options) {
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
     if (!hvdc_processors_use(options->gpu_cpus, &failure) ||
         !hvdc_open_artifact(options->artifact, &artifact, &failure)) {
-        (void)fprintf(stderr, "worker: %s\n", failure.message);
+        hvdc_channel channel = hvdc_channel_on(HVDC_WORKER_FD);
+        (void)hvdc_channel_refuse(&channel, HVDC_WORKER_SAY_NO, &failure); /* its owner says it */
         return HVDC_EXIT_FAILURE;
     }
-    const hvdc_worker serving = {
-        .artifact = artifact, .trajectory = hvdc_trajectory_of(artifact), .context = &worker, .open = open_engine};
+    const hvdc_worker serving = {.artifact = artifact,
+                                 .trajectory = hvdc_trajectory_of(artifact),
+                                 .context = &worker,
+                                 .open = open_engine,
+                                 .weights_use = hvdc_gpu_weights_use,
+                                 .multiply = hvdc_multiply_on_gpu};
     int status = hvdc_worker_serve(&serving);
     hvdc_side_close(&worker.side);
     hvdc_artifact_close(artifact);

@@ -18,6 +18,9 @@
  * HVDC_WORKER_FD. It opens the artifact and calls hvdc_worker_serve, whose result is its exit status. It dies with its
  * owner, whatever happens, and ignores SIGINT and SIGTERM: its owner tells it when to stop. Its stdout is stderr.
  *
+ * HVDC_MODE_TENSOR is what the others are compared with: no video is cut, and each linear of the NPU's engine is. The
+ * worker computes its share of the columns meanwhile, and the two wait for each other after every one.
+ *
  * Threads. hvdc_stream_run calls `npu`, `host` and `decode` from one thread that it starts, `load` and `progress` from
  * the caller's. Call it from a thread that lives as long as the call, and with the signals of hvdc_stop_signals blocked
  * in all threads. It returns with no thread, process, mapping or descriptor left behind, except for a call of the NPU's
@@ -36,6 +39,7 @@
 #include "hvdc/artifact.h"
 #include "hvdc/engine.h"
 #include "hvdc/failure.h"
+#include "hvdc/partner.h"
 #include "hvdc/shared_weights.h"
 
 #ifdef __cplusplus
@@ -78,23 +82,25 @@ enum hvdc_mode {
     HVDC_MODE_NPU = 0, /* everything in the owner; no worker */
     HVDC_MODE_GPU,     /* all blocks in the worker, decoding in the owner */
     HVDC_MODE_HETERO,  /* [0, cut) in the worker, the rest in the owner */
-    HVDC_MODE_DP       /* each engine takes whole videos from one queue; decoding in the owner */
+    HVDC_MODE_DP,      /* each engine takes whole videos from one queue; decoding in the owner */
+    HVDC_MODE_TENSOR   /* everything in the owner, and of each linear a share of its columns in the worker */
 };
 
-const char *hvdc_mode_name(enum hvdc_mode mode);                /* "npu", "gpu", "hetero", "dp" */
+const char *hvdc_mode_name(enum hvdc_mode mode);                /* "npu", "gpu", "hetero", "dp", "hetero-tensor" */
 bool hvdc_mode_of_name(const char *name, enum hvdc_mode *mode); /* false for another name */
 
 /* How a video came to be: what a stream reports of each, and what is kept with its result. Seconds; points in time are
  * counted from the start of the stream, and 0 where nothing happened. */
 typedef struct hvdc_video {
     uint32_t video;
-    uint32_t gpu_blocks; /* executions [0, gpu_blocks) of the result are the GPU's, the others the NPU's */
+    uint32_t gpu_blocks; /* executions [0, gpu_blocks) of the result are the GPU's, the others the NPU's; in mode
+                          * HVDC_MODE_TENSOR: those in which the GPU had its share */
     bool recovered;      /* the GPU's process was lost meanwhile: resumed from the last step that was whole */
     bool skipped;        /* was there already: nothing was executed, all times are 0 */
     double started_s, finished_s;
-    double gpu_s, npu_s; /* in the engines' blocks */
+    double gpu_s, npu_s; /* in the engines' blocks, and in slices of linears */
     double cpu_s;        /* in the functions of hvdc_host_ops, of both processes */
-    double waiting_s;    /* between the handoff and its resumption */
+    double waiting_s;    /* between the handoff and its resumption; of the NPU for slices, which npu_s holds too */
     double decode_s;
 } hvdc_video;
 
@@ -137,8 +143,9 @@ enum hvdc_stop {
 typedef struct hvdc_stream_options {
     enum hvdc_mode mode;
     uint32_t cut;                /* HVDC_MODE_HETERO: 0 … steps * layers */
+    double gpu_share;            /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
     uint32_t videos;             /* prompts of the stream */
-    uint32_t slots;              /* videos in flight; 0: as many as the mode needs (npu 1, dp 3, else 2) */
+    uint32_t slots;              /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
     uint32_t blocks_per_call;    /* of the engine; 0: 1. A call never crosses the end of a step */
     bool stop_when_gpu_lost;     /* else the stream goes on with the NPU alone */
     bool resume;                 /* skip videos whose results are there and verified; else a result that is there is
@@ -157,10 +164,18 @@ typedef struct hvdc_stream {
     hvdc_trajectory trajectory;
     const hvdc_shared_weights *weights; /* NULL: engines that need none */
     hvdc_engine *npu;
+    hvdc_partner *partner; /* HVDC_MODE_TENSOR: the one that `npu` was opened with. Its exchange.values is how many it
+                            * needs; hvdc_stream_run fills in the rest, and empties it at the end */
     hvdc_host_ops host;
     hvdc_stream_io io;
     hvdc_stream_options options;
 } hvdc_stream;
+
+/* Where an engine reads weights. */
+typedef struct hvdc_weights_use {
+    char import[16]; /* "host-pointer", "copy", …: how its device sees shared pages; "": not known */
+    uint64_t imported_bytes, copied_bytes; /* seen through imports; copied into memory of its own */
+} hvdc_weights_use;
 
 /* `videos` has options.videos entries, by video; the caller's, or NULL. */
 typedef struct hvdc_stream_report {
@@ -171,8 +186,9 @@ typedef struct hvdc_stream_report {
     char note[HVDC_FAILURE_MESSAGE_BYTES];
     double seconds;      /* from the first block to the last result */
     double period_s;     /* between finished videos, without the first one (the fill); 0 below two videos */
-    uint64_t slot_bytes; /* shared memory beside the weights */
+    uint64_t slot_bytes; /* shared memory beside the weights: slots, and the exchange of HVDC_MODE_TENSOR */
     uint64_t gpu_engine_bytes, npu_engine_bytes; /* as the engines say */
+    hvdc_weights_use gpu_weights;                /* from HVDC_EVENT_STARTED on, in modes with a worker */
 } hvdc_stream_report;
 
 /* Runs the stream to its end. True if every video is finished or skipped, or if it stopped because it was asked to
@@ -194,7 +210,15 @@ typedef struct hvdc_worker {
      * stays the caller's. */
     bool (*open)(void *context, const hvdc_weights *weights, hvdc_engine **engine, hvdc_host_ops *host,
                  hvdc_failure *failure);
+    /* What its engine has made of the weights. NULL: not known. */
+    hvdc_weights_use (*weights_use)(const hvdc_engine *engine);
+    /* HVDC_MODE_TENSOR: a slice of a linear by this engine, in place of its blocks. NULL: that mode is refused. */
+    bool (*multiply)(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
+                     hvdc_failure *failure);
 } hvdc_worker;
+
+/* A worker that cannot even serve says why with hvdc_channel_refuse, this kind, as its first message. */
+#define HVDC_WORKER_SAY_NO 9u
 
 /* Serves the owner behind HVDC_WORKER_FD until it says that the stream is over. Returns the exit status: 0, or 1 after
  * a failure, which it has told its owner and writes to stderr. */

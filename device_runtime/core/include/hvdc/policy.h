@@ -34,6 +34,10 @@ double hvdc_period_s(const hvdc_rates *rates, uint32_t executions, uint32_t cut)
  * that are not positive numbers. */
 bool hvdc_best_cut(const hvdc_rates *rates, uint32_t executions, uint32_t *cut, hvdc_failure *failure);
 
+/* The share of each linear's columns with which both engines end at once, were a block nothing but linears and the
+ * exchange free: T_N / (T_G + T_N). Fails for rates that are not positive numbers. */
+bool hvdc_balanced_share(const hvdc_rates *rates, double *share, hvdc_failure *failure);
+
 #ifdef __cplusplus
 }
 #endif

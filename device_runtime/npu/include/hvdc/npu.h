@@ -15,6 +15,7 @@
 
 #include "hvdc/engine.h"
 #include "hvdc/host.h"
+#include "hvdc/partner.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,12 +25,17 @@ extern "C" {
 typedef struct hvdc_npu_options {
     uint32_t threads;
     hvdc_grid grid;
-    const char *cpu; /* a name of hvdc/cpu.h, or NULL */
+    const char *cpu;       /* a name of hvdc/cpu.h, or NULL */
+    hvdc_partner *partner; /* of every linear; outlives the engine. NULL: none */
 } hvdc_npu_options;
 
 /* `weights` is copied; what it points to outlives the engine. `options` may be NULL. On failure *engine is NULL. */
 bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options, hvdc_engine **engine,
                    hvdc_failure *failure);
+
+/* Values of an exchange with a partner, at the artifact's own grid. A call in which the partner fails fails with its
+ * sentence: hidden state, or keys and values of the text, are worthless then. */
+uint64_t hvdc_npu_exchange_values(const hvdc_artifact *artifact);
 
 /* Where a block's time goes. */
 #define HVDC_NPU_STAGES(X) \
@@ -40,7 +46,8 @@ bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options,
     X(CROSS_ATTENTION, "cross-attention") \
     X(WIDEN, "widening the feed-forward pair") \
     X(FEED_FORWARD, "feed-forward GEMMs and GELU") \
-    X(RESIDUAL, "gated additions")
+    X(RESIDUAL, "gated additions") \
+    X(EXCHANGE, "exchange with a partner, and waiting for it")
 
 enum hvdc_npu_stage {
 #define HVDC_NPU_STAGE(name, text) HVDC_NPU_##name,

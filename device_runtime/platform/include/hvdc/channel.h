@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* Changes whenever a message, its order, or what a slot of shared memory holds does. */
-#define HVDC_ABI 1u
+#define HVDC_ABI 3u
 
 #define HVDC_PAYLOAD_BYTES 1536u
 

@@ -61,8 +61,9 @@ bool hvdc_memory_fix_size(const hvdc_memory_kind *kind, hvdc_memory *memory, hvd
 bool hvdc_memory_import(int fd, uint64_t bytes, bool sealed, hvdc_memory *memory, hvdc_failure *failure);
 void hvdc_memory_unmap(hvdc_memory *memory);
 
-/* Bytes that the system could give without taking them from others (MemAvailable of /proc/meminfo); UINT64_MAX if it
- * does not say. */
+/* Bytes that the system could give without taking them from others: MemAvailable of /proc/meminfo, or less where a control
+ * group (version 2, as of a container) of this process allows less beside what it holds already; UINT64_MAX if nothing
+ * is said. */
 uint64_t hvdc_memory_available_bytes(void);
 
 /* Refuses `bytes` for `what` beyond `limit_bytes`, or, where that is 0, beyond what is available. */

@@ -1,0 +1,30 @@
+"""Programs of the runtime, built once for all processes of a test run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from device_runtime.build import build_host, why_not
+
+
+def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
+    """A folder that is the same in all processes of a test run."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def built(factory: pytest.TempPathFactory, preset: str, what: str, programs: Sequence[str] = ()) -> dict[str, Path]:
+    """Name -> path of all programs of a preset, or of some. Skips, saying that ``what``, where it cannot be built."""
+    if reason := why_not(preset):
+        pytest.skip(f"{what}: {reason}")
+    folder = shared_folder(factory, "builds")
+    with (folder / f"{preset}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return build_host(preset, folder / preset, programs)
