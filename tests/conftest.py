@@ -19,6 +19,7 @@ from exporters.qnn.available import why_not
 from exporters.synth import write_checkpoint
 from tests import calibrations, decoders
 from tests.commands import compiled
+from tests.device_runtime.builds import shared_folder
 from tests.exporters.models import GEOMETRY
 
 RAGGED = replace(GEOMETRY, width=140, ffn_width=200, rank=5, text_width=40)
@@ -30,6 +31,14 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The preset ``tiny`` as DCM's single file, bf16."""
     path = tmp_path_factory.mktemp("tiny") / "tiny.safetensors"
     return write_checkpoint(path, TINY, layout="dcm", dtype="bf16").path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test sees what commands of this user kept."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HVDC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -137,10 +146,7 @@ def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache that all processes of a test run share: the runtime is built into it once. Skips where it cannot be."""
     if why := why_no_build("host"):
         pytest.skip(f"the runtime is not built: {why}")
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "runtimes"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return shared_folder(tmp_path_factory, "runtimes")
 
 
 @contextlib.contextmanager

@@ -22,6 +22,8 @@ FOLDER, LIST_NAME = "runtime", "runtime.json"
 SOURCES_NAME = "sources.tar"
 MAX_LIST_BYTES = 1 << 20
 
+MAKE_ANEW = "hvdc runtime build --into ARTIFACT makes the folder anew"
+
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
@@ -34,9 +36,11 @@ class RuntimeFile(Model):
 
 
 class Build(Model):
-    """Programs for one kind of machine, built of the sources beside them. ``compiler``: its own first line."""
+    """Programs for one kind of machine, built of the sources beside them. ``machine``: as Python's `platform.machine`
+    names it, such as aarch64. ``compiler``: its own first line."""
 
     target: str
+    machine: str
     compiler: str
     programs: tuple[RuntimeFile, ...]
 
@@ -56,7 +60,7 @@ class Runtime(Model):
 
     def text(self) -> str:
         """One line for people."""
-        built = ", ".join(build.target for build in self.builds)
+        built = ", ".join(f"{build.target} ({build.machine})" for build in self.builds)
         return f"sources of hvdc {self.hvdc}; programs: {built or 'none'}"
 
 
@@ -91,7 +95,8 @@ def _findings(directory: Directory) -> Iterator[ArtifactError]:
     known = {f"{FOLDER}/", f"{FOLDER}/{LIST_NAME}", *(f"{FOLDER}/{name}" for name in names)}
     for entry in entries:
         if entry not in known:
-            yield _fault(directory, entry.removeprefix(f"{FOLDER}/"), f"nothing that {LIST_NAME} does not name", entry)
+            name, expected = entry.removeprefix(f"{FOLDER}/"), f"nothing that {LIST_NAME} does not name"
+            yield _fault(directory, name, expected, entry, "move it away")
     for file in runtime.files():
         try:
             data = _bytes(directory, file.name, file.bytes)
@@ -123,11 +128,11 @@ def _bytes(directory: Directory, name: str, size: int | None) -> bytes:
         return file.read()
 
 
-def _fault(directory: Directory, name: str, expected: str, found: str) -> ArtifactError:
+def _fault(directory: Directory, name: str, expected: str, found: str, fix: str = MAKE_ANEW) -> ArtifactError:
     return ArtifactError(
         Code.DATA_RUNTIME,
         where=directory.where(f"{FOLDER}/{name}"),
         expected=expected,
         found=found,
-        fix="hvdc runtime build --into ARTIFACT makes the folder anew",
+        fix=fix,
     )

@@ -69,6 +69,12 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) 
     console.print(drawn)
 
 
+def shown(text: str, limit: int = 60) -> str:
+    """A text of somebody else's as one line: without control characters, and cut off where it is long."""
+    plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    return plain if len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
+
+
 def json_number(value: float | None) -> float | str | None:
     """JSON has no NaN and no infinity: ``"nan"``, ``"inf"``, ``"-inf"`` stand for them."""
     return value if value is None or math.isfinite(value) else str(value)
@@ -178,13 +184,18 @@ class Bar:
             TextColumn("{task.description}"), BarColumn(), *size, TextColumn("left"), TimeRemainingColumn(),
             console=Console(stderr=True), transient=True,
         )  # fmt: skip
-        self._items, self._done = items, 0
+        self._items, self._done, self._total = items, 0, total
         self._task = self._bar.add_task(what, total=total)
         self._bar.start()
 
     def advance(self, done: int) -> None:
         if self._bar is not None:
             self._bar.advance(self._task, done)
+
+    def skip(self, units: int) -> None:
+        if self._bar is not None:
+            self._total -= units
+            self._bar.update(self._task, total=self._total)
 
     def item_done(self, label: str) -> None:
         self._done += 1
@@ -210,6 +221,10 @@ class Lines:
     def advance(self, done: int) -> None:
         with self._lock:
             self._units += done
+
+    def skip(self, units: int) -> None:
+        with self._lock:
+            self._total -= units
 
     def item_done(self, label: str) -> None:
         with self._lock:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import click
 
-from hvdc.cli.output import out, print_json, progress_for, table
+from hvdc.cli.output import out, print_json, progress_for, shown, table
 from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
 from hvdc.errors import UsageError
 from hvdc.pipeline.run import MODES, WHERE, Ran, RunRequest, facts, run
-from hvdc.pipeline.run_place import CLIP_FORMATS, Place
+from hvdc.pipeline.run_entries import CLIP_FORMATS
+from hvdc.pipeline.run_place import Place
 
 
 def parse_cut(text: str) -> int | None:
@@ -20,6 +22,19 @@ def parse_cut(text: str) -> int | None:
     if not text.isascii() or not text.isdigit() or len(text) > 9:
         raise UsageError("this is no place for a cut", where="--cut", expected="auto, or a block: 51", found=text)
     return int(text)
+
+
+def parse_share(text: str) -> float | None:
+    """``auto`` (None) or a number from 0 to 1. Raises UsageError."""
+    if text == "auto":
+        return None
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0.0 <= share <= 1.0:
+        raise UsageError("this is no share", where="--gpu-share", expected="auto, or a number from 0 to 1", found=text)
+    return share
 
 
 @click.command()
@@ -32,7 +47,9 @@ def parse_cut(text: str) -> int | None:
 @click.option("--mode", type=click.Choice(MODES), default="hetero", show_default=True,
               help="Who executes which blocks.")  # fmt: skip
 @click.option("--cut", default="auto", show_default=True, metavar="K|auto", help="Where the NPU takes over.")
-@click.option("--rates", type=click.Path(path_type=Path), help="Place the cut by this table, and time nothing.")
+@click.option("--gpu-share", metavar="S|auto", default="auto", show_default=True,
+              help="In mode hetero-tensor: the share of each linear's columns.")  # fmt: skip
+@click.option("--rates", type=click.Path(path_type=Path), help="Place cut or share by this table, and time nothing.")
 @click.option("--format", "suffix", type=click.Choice(CLIP_FORMATS), default="mp4", show_default=True,
               help="Of the clips.")  # fmt: skip
 @click.option("--fps", type=click.IntRange(1, 240), default=16, show_default=True, help="Frames a second.")
@@ -57,6 +74,7 @@ def command(
     count: int | None,
     mode: str,
     cut: str,
+    gpu_share: str,
     rates: Path | None,
     suffix: str,
     fps: int,
@@ -76,7 +94,8 @@ def command(
 
     The GPU's executor runs on any OpenCL device, the NPU's on processors. In mode hetero the GPU executes blocks before
     the cut and the NPU the others, of consecutive videos at once; npu and gpu take one engine, dp gives each engine
-    whole videos. Without --cut and --rates a few blocks of both are timed first.
+    whole videos. In mode hetero-tensor both share every linear and wait for each other after it, to compare the others
+    with. Without --cut, --gpu-share and --rates a few blocks of both are timed first.
 
     \b
     Examples:
@@ -85,8 +104,14 @@ def command(
     """
     if resume and force:
         raise UsageError("--resume goes on and --force starts over", fix="give one of them")
+    if mode not in ("hetero", "hetero-tensor"):
+        refuse_without_effect(given("rates"), f"mode {mode} has no cut", "--mode hetero")
     if mode != "hetero":
-        refuse_without_effect(given("cut", "rates"), f"mode {mode} has no cut", "--mode hetero")
+        refuse_without_effect(given("cut"), f"mode {mode} has no cut", "--mode hetero")
+    if mode != "hetero-tensor":
+        refuse_without_effect(given("gpu_share"), f"mode {mode} shares no linears", "--mode hetero-tensor")
+    if gpu_share != "auto":
+        refuse_without_effect(given("rates"), f"the share is given: {gpu_share}", "--gpu-share auto")
     if mode == "npu":
         refuse_without_effect(given("device", "gpu_cpus", "on_gpu_loss"), "mode npu has no GPU", "--mode hetero")
     if cut != "auto":
@@ -102,6 +127,7 @@ def command(
         count=count,
         mode=mode,
         cut=parse_cut(cut),
+        gpu_share=parse_share(gpu_share),
         rates=rates,
         threads=threads,
         device=device,
@@ -128,20 +154,26 @@ def _print(ran: Ran) -> None:
     rows = []
     for i, held in enumerate(ran.report["videos"]):
         times = (held["gpu_s"], held["npu_s"], held["cpu_s"], held["waiting_s"])
-        shown = ["was there"] * 4 if held["skipped"] else [f"{t:.3f}" for t in times]
+        cells = ["was there"] * 4 if held["skipped"] else [f"{t:.3f}" for t in times]
         share = f"{held['gpu_blocks']}/{executions}" + (" (recovered)" if held["recovered"] else "")
-        decode = ran.decode_s[i]
-        rows.append([i, ran.texts[i], ran.videos[i].seed, share, *shown, "" if decode is None else f"{decode:.3f}"])
+        seconds = ran.decode_s[i]
+        decode = "" if seconds is None else f"{seconds:.3f}"
+        rows.append([i, shown(ran.texts[i]), ran.videos[i].seed, share, *cells, decode])
     table("", columns, rows)
     console, report, place = out(), ran.report, Place(ran.request.output)
-    if report["cut_source"] != "none":
+    if report["mode"] == "hetero-tensor":
+        share, source = report["gpu_share"], CUT_SOURCES[report["cut_source"]]
+        console.print(f"share     {share:.4g} of all columns on the GPU, {source}")
+    elif report["cut_source"] != "none":
         console.print(f"cut       {report['cut']} of {executions} blocks, {CUT_SOURCES[report['cut_source']]}")
     if report["period_s"]:
         console.print(f"period    {report['period_s']:.3f} s between finished latents")
     device = f"; GPU: {ran.device}" if ran.device else ""
     console.print(f"ran on    {WHERE}{device}")
     weights, beside = report["weights_bytes"] / 2**20, report["gpu_engine_bytes"] + report["npu_engine_bytes"]
-    console.print(f"weights   {weights:.1f} MiB, once for both engines; beside them {beside / 2**20:.1f} MiB of theirs")
+    copied, shares = report["gpu_weights_copied_bytes"] / 2**20, report["gpu_import"] not in ("", "copy")
+    once = f"and {copied:.1f} MiB copied to the GPU" if copied else "once for both engines" if shares else "once"
+    console.print(f"weights   {weights:.1f} MiB, {once}; beside them {beside / 2**20:.1f} MiB of theirs")
     for note in ran.notes:
         console.print(f"note: {note}")
     made = f"{place.clip(0, ran.request.suffix)} …, {place.sheet}" if ran.decoded else f"{place.latents}"

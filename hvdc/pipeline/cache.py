@@ -13,13 +13,14 @@ from hvdc.errors import UsageError
 
 
 def cache_folder(kind: str) -> Path:
-    """``$HVDC_CACHE_DIR/kind``, else in the user's cache folder; it exists and can be written.
+    """``$HVDC_CACHE_DIR/kind``, else in the user's cache folder; it exists and can be written. Absolute: programs
+    that are given it, or are in it, may be started from elsewhere.
 
     Raises UsageError.
     """
     own = os.environ.get("HVDC_CACHE_DIR")
     root = Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hvdc"
-    path = root / kind
+    path = Path(os.path.abspath(root / kind))  # noqa: PTH100 - resolve() would follow links in messages
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):

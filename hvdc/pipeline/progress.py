@@ -14,6 +14,9 @@ class Progress(Protocol):
     def advance(self, done: int) -> None:
         """``done`` more units were processed."""
 
+    def skip(self, units: int) -> None:
+        """``units`` of the total were done before the stage began: they are neither to do nor speed."""
+
     def item_done(self, label: str) -> None:
         """A piece (a file, a block) was finished."""
 
@@ -28,6 +31,9 @@ class Silent:
         pass
 
     def advance(self, done: int) -> None:
+        pass
+
+    def skip(self, units: int) -> None:
         pass
 
     def item_done(self, label: str) -> None:

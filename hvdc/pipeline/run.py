@@ -10,29 +10,34 @@ from typing import Any
 
 from exporters.prompts import Prompts, read_prompts
 from hvdc.artifact.reader import Artifact, open_artifact
-from hvdc.errors import StoppedError, UsageError
+from hvdc.errors import HvdcError, StoppedError, UsageError
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.clip_writer import image_library
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import write_clips, write_sheet
+from hvdc.pipeline.run_history import finished_report, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
 from hvdc.pipeline.run_process import Watched, run_runner
 from hvdc.pipeline.run_results import read_results
-from hvdc.pipeline.runtime_build import Runtime, find_runtime
+from hvdc.pipeline.run_trace import check_trace
+from hvdc.pipeline.runtime_build import find_runtime
+from hvdc.pipeline.runtime_kept import Runtime
 from hvdc.pipeline.stream_file import StreamVideo, planned_videos, write_stream
 from hvdc.pipeline.videos import require_encoder
 from hvdc.plan.cut import Rates
 from hvdc.plan.rates import load_rates, require_fitting
 
-MODES = ("hetero", "npu", "gpu", "dp")
+MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
+AND_RESUME = " with --resume"
 WHERE = "the portable build of both executors on this machine's processors; no phone took part"
 
 
 @dataclass(frozen=True)
 class RunRequest:
-    """``cut`` None: auto. ``count`` None: every prompt with every seed. ``decode``: latents become clips."""
+    """``cut``, ``gpu_share`` None: auto. ``count`` None: every prompt with every seed. ``decode``: latents become
+    clips."""
 
     artifact: Path
     prompts: Path
@@ -42,6 +47,7 @@ class RunRequest:
     count: int | None = None
     mode: str = "hetero"
     cut: int | None = None
+    gpu_share: float | None = None
     rates: Path | None = None
     threads: int | None = None
     device: str | None = None
@@ -90,7 +96,7 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
         rates = _checked(request, artifact)
         identity = Identity(
             artifact.index.header["index_sha256"].tobytes().hex(), prompts.sha256, videos, request.mode, request.cut,
-            None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
+            request.gpu_share, None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
         )  # fmt: skip
         runtime = find_runtime("host", progress, say)
         place, state = stack.enter_context(
@@ -98,7 +104,14 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
         )
         try:
             return _run(request, artifact, prompts, videos, rates, runtime, place, state, decoder, progress, say)
+        except HvdcError as error:
+            if not state.has_begun and AND_RESUME in error.fix:  # nothing of this run is kept
+                error.fix = error.fix.partition(AND_RESUME)[0] + " again"
+            raise
         except KeyboardInterrupt as stop:
+            if not state.has_begun:
+                what = "interrupted before the first video: the output is as it was"
+                raise StoppedError(what, where=str(request.output), fix="run the same command again") from stop
             raise StoppedError(
                 "interrupted: finished videos are kept", where=str(request.output),
                 fix="run the same command with --resume to go on",
@@ -115,6 +128,8 @@ def _checked(request: RunRequest, artifact: Artifact) -> Rates | None:
             where=f"{request.artifact}, --mode {request.mode}",
             fix="--mode npu, or compile it with --prompts or --calibration",
         )
+    if request.trace is not None:
+        check_trace(request.trace, request.artifact, request.output)
     if request.cut is not None and request.cut > steps * layers:
         raise UsageError(
             "the cut is beyond the trajectory", where="--cut", expected=f"0 to {steps * layers}: {steps} steps of "
@@ -141,16 +156,26 @@ def _run(
     runtime: Runtime, place: Place, state: Run, decoder: HostDecoder | None, progress: Progress,
     say: Callable[[str], None],
 ) -> Ran:  # fmt: skip
-    manifest = artifact.manifest
-    write_stream(place.stream, artifact, prompts, videos)
+    manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
     texts = tuple(prompts.texts[video.prompt] for video in videos)
-    watched = Watched(
-        len(videos), len(manifest.steps) * manifest.geometry.layers, progress, say,
-        lambda cut, source: None if state.cut is not None else state.note(cut=cut, cut_source=source),
-    )  # fmt: skip
-    arguments = _arguments(request, place, state, rates)
-    report = run_runner(runtime.runner, arguments, watched, progress)
-    state.note(report=report, gpu=watched.device)
+    before = finished_report(state, place, artifact, prompts, videos) if request.trace is None else None
+    device = state.gpu
+    if before is None:
+        write_stream(place.stream, artifact, prompts, videos)
+        watched = Watched(
+            len(videos), executions, progress, say,
+            lambda cut, share, source: (
+                None if state.cut is not None else state.note(cut=cut, gpu_share=share, cut_source=source)
+            ),
+            state.begin, state.note_video,
+        )  # fmt: skip
+        arguments = _arguments(request, place, state, rates)
+        before = merged(run_runner(runtime.runner, arguments, watched, progress), state)
+        if not before["stopped"]:
+            state.begin()  # also where the runtime has not said so
+        device = watched.device or state.gpu
+        state.note(report=before, gpu=device)
+    report = before
     if report["stopped"]:
         raise KeyboardInterrupt
     latents = read_results([place.result(video) for video in range(len(videos))], artifact)
@@ -158,10 +183,10 @@ def _run(
     decode_s: list[float | None] = [None] * len(videos)
     rows = 0
     if decoder is not None:
-        decode_s = write_clips(place, decoder, latents, request.suffix, request.fps, progress)
+        decode_s = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
         rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
     return Ran(
-        request, _with_first_source(report, state), watched.device, videos, texts, tuple(decode_s), decoder is not None,
+        request, _with_first_source(report, state), device, videos, texts, tuple(decode_s), decoder is not None,
         rows, _notes(request, manifest.decoder is not None, report),
     )  # fmt: skip
 
@@ -175,8 +200,13 @@ def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | Non
         elif request.cut is not None:
             out += ["--cut", request.cut]
         elif rates is not None:
-            out += ["--gpu-block-s", rates.gpu_block_s, "--npu-block-s", rates.npu_block_s]
-            out += ["--decode-s", rates.decode_s]
+            out += [*_block_rates(rates), "--decode-s", rates.decode_s]
+    if request.mode == "hetero-tensor":
+        share = request.gpu_share if state.gpu_share is None else state.gpu_share
+        if share is not None:
+            out += ["--gpu-share", share]
+        elif rates is not None:
+            out += _block_rates(rates)
     if request.mode != "npu":
         out += ["--kernel-cache", cache_folder("opencl")]
         out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
@@ -187,6 +217,10 @@ def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | Non
     for option, value in given.items():
         out += [option, value] if value is not None else []
     return out
+
+
+def _block_rates(rates: Rates) -> list[object]:
+    return ["--gpu-block-s", rates.gpu_block_s, "--npu-block-s", rates.npu_block_s]
 
 
 def _with_first_source(report: dict[str, Any], state: Run) -> dict[str, Any]:

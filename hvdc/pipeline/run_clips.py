@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import io
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,10 @@ import numpy.typing as npt
 from hvdc.pipeline.clip_writer import image_library, write_clip
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.run_place import Place
+from hvdc.pipeline.run_entries import CLIP_FORMATS
+from hvdc.pipeline.run_place import Place, Run
 from hvdc.pipeline.videos import pixels_of
-from hvdc.pipeline.workspace import write_durably
+from hvdc.pipeline.workspace import explaining, write_durably
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -29,17 +32,19 @@ CAPTION_PX = 16
 
 
 def write_clips(
-    place: Place, decoder: HostDecoder, latents: Float32Array, suffix: str, fps: int, progress: Progress
+    place: Place, state: Run, decoder: HostDecoder, latents: Float32Array, suffix: str, fps: int, progress: Progress
 ) -> list[float | None]:
     """Decode each latent of ``[videos, channels, frames, rows, columns]`` into a clip and a strip of its frames.
 
-    Those that are there already stay as they are. Returns seconds of decoding each, None where it was there. Raises as
-    `HostDecoder.decode` and `write_clip`.
+    Those that are there already stay, if they are of this latent, format and rate, and whole. Returns seconds of
+    decoding each, None where it was there. Raises as `HostDecoder.decode` and `write_clip`.
     """
     seconds: list[float | None] = []
     for video, latent in enumerate(latents):
         clip, strip = place.clip(video, suffix), place.strip(video)
-        if clip.exists() and strip.exists():
+        of = {"latent": hashlib.sha256(np.ascontiguousarray(latent, "<f4").data).hexdigest()}
+        _remove_others(place, state, video, suffix, of["latent"])
+        if state.clip(clip.name) == of | {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip)}:
             seconds.append(None)
             continue
         begin = time.monotonic()
@@ -47,7 +52,26 @@ def write_clips(
         seconds.append(time.monotonic() - begin)
         write_durably(strip, _png(strip_of(frames)))
         write_clip(clip, frames, fps)
+        state.note_clip(clip.name, of | {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip)})
     return seconds
+
+
+def _remove_others(place: Place, state: Run, video: int, suffix: str, latent: str) -> None:
+    """Clips of the same video in other formats, if they are of another latent."""
+    for other in CLIP_FORMATS:
+        clip = place.clip(video, other)
+        if other != suffix and clip.exists() and state.clip(clip.name).get("latent") != latent:
+            with explaining(clip):
+                clip.unlink()
+
+
+def _sha256(path: Path) -> str | None:
+    """None: no such file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
 
 
 def strip_of(frames: Float32Array) -> npt.NDArray[np.uint8]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -38,7 +39,8 @@ class Watched:
 
     def __init__(
         self, videos: int, executions: int, progress: Progress, say: Callable[[str], None],
-        placed: Callable[[int, str], None],
+        placed: Callable[[int, float, str], None], begun: Callable[[], None] = lambda: None,
+        finished: Callable[[dict[str, Any]], None] = lambda record: None,
     ) -> None:  # fmt: skip
         self.log: deque[str] = deque(maxlen=LOG_LINES)
         self.device = ""
@@ -46,6 +48,7 @@ class Watched:
         self._position = [0] * videos
         self._executions = executions
         self._progress, self._say, self._placed = progress, say, placed
+        self._begun, self._finished = begun, finished
         self._started = False
 
     def take(self, line: str) -> None:
@@ -57,8 +60,10 @@ class Watched:
             self.log.append(line)
             return
         kind, text = event["event"], str(event.get("text", ""))
-        if kind == "cut":
-            self._placed(int(event["cut"]), str(event["cut_source"]))
+        if kind == "started":
+            self._begun()
+        elif kind == "cut":
+            self._placed(int(event["cut"]), float(event["gpu_share"]), str(event["cut_source"]))
         elif kind == "gpu":
             self.device = text.removeprefix("GPU: ")
             self._say(f"GPU: {self.device}")
@@ -66,6 +71,8 @@ class Watched:
             self._say(text)
         elif kind in ("blocks", "handoff", "finished", "skipped"):
             self._advance(int(event["video"]), kind, int(event.get("position", 0)))
+            if kind == "finished" and isinstance(event.get("record"), dict):
+                self._finished(event["record"])
 
     def _advance(self, video: int, kind: str, position: int) -> None:
         if not self._started:
@@ -74,7 +81,8 @@ class Watched:
             self._progress.start("running", count * self._executions, count, unit="blocks")
         whole = kind in ("finished", "skipped")
         position = self._executions if whole else position
-        self._progress.advance(max(0, position - self._position[video]))
+        new = max(0, position - self._position[video])
+        self._progress.skip(new) if kind == "skipped" else self._progress.advance(new)
         self._position[video] = max(position, self._position[video])
         if whole:
             self._progress.item_done(f"video {video}")
@@ -128,7 +136,10 @@ def _outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
         error = report["error"]
         stopped = status == Exit.INTERRUPTED
         kind = Exit.INTERRUPTED if stopped else STATUS.get(str(error.get("kind")), Exit.FAILURE)
-        raise RunnerError(str(error.get("what")), status=kind, log=log)
+        what = str(error.get("what"))
+        full = any(os.strerror(number) in what for number in (errno.ENOSPC, errno.EDQUOT))
+        fix = "make room and run the same command with --resume: finished videos are kept" if full else ""
+        raise RunnerError(what, status=kind, log=log, fix=fix)
     how = f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
     raise RunnerError(
         "the runtime ended without a report", found=how, log=log,

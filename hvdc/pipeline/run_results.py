@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +51,23 @@ def read_result(path: Path, artifact: Artifact) -> Float32Array:
     grid = token_grid(latent, shape)
     values: Float32Array = to_latent(torch.from_numpy(tokens), grid, shape).contiguous().numpy()
     return values
+
+
+def is_verified(path: Path, artifact: Artifact, key: Mapping[str, object]) -> bool:
+    """Whether a result is whole and of this ``key``: metadata by name, as text but for ``gpu_share``."""
+    try:
+        read_result(path, artifact)
+        with path.open("rb") as file:
+            text = file.read(int.from_bytes(file.read(8), "little"))
+        metadata = json.loads(text)["__metadata__"]
+        share = float(metadata["gpu_share"])
+    except (HvdcError, OSError, ValueError, KeyError, TypeError):
+        return False
+    before_check = text.partition(b',"check":"')[0]
+    found = {**metadata, "gpu_share": share}
+    return hashlib.sha256(before_check).hexdigest() == metadata.get("check") and all(
+        found.get(name) == value for name, value in key.items()
+    )
 
 
 def read_results(paths: Sequence[Path], artifact: Artifact) -> Float32Array:

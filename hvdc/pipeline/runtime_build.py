@@ -3,45 +3,25 @@ built from."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from device_runtime.build import SOURCE, BuildError, build_host, compiler, why_not
 from device_runtime.sources import sources_sha256
 from hvdc.errors import HvdcError
-from hvdc.pipeline.cache import cache_folder, locked
+from hvdc.pipeline.cache import locked
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.workspace import explaining
+from hvdc.pipeline.runtime_kept import PROGRAMS, Runtime, folder_of, keep, kept_by_any_compiler, kept_in
+from hvdc.pipeline.workspace import explaining, write_durably
 
 TARGETS = ("host", "host-asan", "aarch64-linux", "android-arm64")
 """Presets that `hvdc runtime build` offers: those whose programs are of use outside this project's own tests."""
 
-RUNNER = "hvdc_runner"
-PROGRAMS = (RUNNER, "hvdc_check", "hvdc_dump")
-"""What people use; the others are for tests."""
-
 _DONE = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
 """How ninja and make number what they do: ``[12/84]``, ``[ 14%]``."""
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """Programs of the runtime. ``built``: now, and not found in the cache."""
-
-    target: str
-    folder: Path
-    programs: tuple[str, ...]
-    compiler: str
-    built: bool
-
-    @property
-    def runner(self) -> Path:
-        return self.folder / RUNNER
 
 
 class RuntimeBuildError(HvdcError):
@@ -58,52 +38,50 @@ class RuntimeBuildError(HvdcError):
 def find_runtime(target: str, progress: Progress, say: Callable[[str], None]) -> Runtime:
     """The programs of a target, from the cache, or built into it under a lock.
 
-    Raises HvdcError: a tool is missing (with what to install), or the build fails (with the end of its log).
+    Where nothing can be built, a build of the same sources by another compiler will do. Raises HvdcError: a tool is
+    missing (with what to install), or the build fails (with the end of its log).
     """
-    if (kept := kept_runtime(target)) is not None:
+    version, sources = compiler(target), sources_sha256()
+    folder = folder_of(target, version, sources)
+    if (kept := kept_in(folder, target, sources)) is not None:
         return kept
-    version = compiler(target)
-    folder = _folder(target, version)
     if problem := why_not(target):
-        raise HvdcError("the device runtime cannot be built here", where=str(SOURCE), found=problem,
-                        fix="install what is missing and run the same command again")  # fmt: skip
+        if (kept := kept_by_any_compiler(target, sources)) is None:
+            raise HvdcError("the device runtime cannot be built here", where=str(SOURCE), found=problem,
+                            fix="install what is missing and run the same command again")  # fmt: skip
+        say(f"the device runtime cannot be built here ({problem}): one of the same sources is taken, {_by(kept)}")
+        return kept
     with locked(folder, say):
-        if folder.is_dir():  # another process has built it meanwhile
-            return Runtime(target, folder, PROGRAMS, version, built=False)
+        if (kept := kept_in(folder, target, sources)) is not None:  # another process has built it meanwhile
+            return kept
         say(f"building the device runtime for {target}: once, it is kept in {folder}")
-        _build_into(folder, target, progress)
-    return Runtime(target, folder, PROGRAMS, version, built=True)
+        _build_into(folder, target, version, sources, progress)
+    built = kept_in(folder, target, sources)
+    if built is None:
+        raise HvdcError("the device runtime is not what was just built", where=str(folder), fix="look at the disk")
+    return replace(built, built=True)
+
+
+def _by(kept: Runtime) -> str:
+    return f"built with {kept.compiler or 'an unknown compiler'}"
 
 
 def kept_runtime(target: str) -> Runtime | None:
-    """What the cache holds of a target, of these sources and by the compiler that is here now."""
-    version = compiler(target)
-    folder = _folder(target, version)
-    return Runtime(target, folder, PROGRAMS, version, built=False) if folder.is_dir() else None
+    """What the cache holds of a target, of these sources, and by the compiler that is here now if there is one."""
+    sources = sources_sha256()
+    kept = kept_in(folder_of(target, compiler(target), sources), target, sources)
+    return kept_by_any_compiler(target, sources) if kept is None and why_not(target) else kept
 
 
 def copy_programs(runtime: Runtime, output: Path) -> None:
     """Copy a runtime's programs into a folder, each whole or not at all. Raises HvdcError."""
     with explaining(output):
         output.mkdir(parents=True, exist_ok=True)
-        for name in runtime.programs:
-            temporary = output / f".{name}.tmp"
-            try:
-                shutil.copy2(runtime.folder / name, temporary)
-                temporary.replace(output / name)
-            finally:
-                temporary.unlink(missing_ok=True)
+    for name in runtime.programs:
+        write_durably(output / name, runtime.program(name), executable=True)
 
 
-def _folder(target: str, version: str) -> Path:
-    return cache_folder("runtimes") / f"{target}-{_key(target, version)}"
-
-
-def _key(target: str, version: str) -> str:
-    return hashlib.sha256(f"{target}\n{version}\n{sources_sha256()}\n".encode()).hexdigest()[:32]
-
-
-def _build_into(folder: Path, target: str, progress: Progress) -> None:
+def _build_into(folder: Path, target: str, version: str, sources: str, progress: Progress) -> None:
     """The build's own files are large and of no use later: only the programs are kept."""
     with explaining(folder), tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
         build, kept = Path(place) / "build", Path(place) / "programs"
@@ -116,8 +94,9 @@ def _build_into(folder: Path, target: str, progress: Progress) -> None:
             raise RuntimeBuildError(lines[0], tuple(lines[1:])) from error
         finally:
             progress.finish()
-        for name, path in programs.items():
-            shutil.copy2(path, kept / name)
+        keep(kept, programs, target, version, sources)
+        if folder.exists():  # not whole
+            folder.rename(Path(place) / "damaged")
         kept.rename(folder)
 
 

@@ -90,6 +90,24 @@ def write_stream(folder: Path, artifact: Artifact, prompts: Prompts, videos: Seq
     return digest.hexdigest()
 
 
+def input_sha256(artifact: Artifact, prompts: Prompts, video: StreamVideo) -> str:
+    """Of a video's initial latent and then its embeddings: how a result names what it was made from."""
+    digest = hashlib.sha256(_latent_bytes(artifact, video))
+    digest.update(_embeds_bytes(prompts, video.prompt))
+    return digest.hexdigest()
+
+
+def _latent_bytes(artifact: Artifact, video: StreamVideo) -> bytes:
+    shape, latent = ArtifactSource(artifact).shape, artifact.manifest.video.latent
+    grid = (latent[0], latent[1], latent[2])
+    tokens = to_tokens(initial_noise(video.seed, shape.in_channels, grid), shape).numpy()
+    return np.ascontiguousarray(tokens, "<f4").tobytes()
+
+
+def _embeds_bytes(prompts: Prompts, prompt: int) -> bytes:
+    return np.ascontiguousarray(prompts.embeds[prompt], "<f4").tobytes()
+
+
 def _header(artifact: Artifact, videos: int, prompts: int) -> npt.NDArray[np.void]:
     g, video = artifact.manifest.geometry, artifact.manifest.video
     header = np.zeros(1, HEADER.dtype)
@@ -127,21 +145,19 @@ def _payload(
     videos: Sequence[StreamVideo],
 ) -> Iterator[bytes]:
     """All behind the header, sections padded."""
-    shape, latent = ArtifactSource(artifact).shape, artifact.manifest.video.latent
-    grid = (latent[0], latent[1], latent[2])
     yield _gap(HEADER.bytes)
     yield table.tobytes() + _gap(table.nbytes)
     written = 0
     for video in videos:
-        tokens = to_tokens(initial_noise(video.seed, shape.in_channels, grid), shape).numpy()
-        written += tokens.nbytes
-        yield np.ascontiguousarray(tokens, "<f4").tobytes()
+        latent = _latent_bytes(artifact, video)
+        written += len(latent)
+        yield latent
     yield _gap(written)
     written = 0
     for prompt in used:
-        rows = prompts.embeds[prompt]
-        written += rows.nbytes
-        yield np.ascontiguousarray(rows, "<f4").tobytes()
+        rows = _embeds_bytes(prompts, prompt)
+        written += len(rows)
+        yield rows
     yield _gap(written)
 
 

@@ -180,10 +180,10 @@ class Workspace:
             os.fsync(journal.fileno())
         return done
 
-    def write_plain(self, name: str, data: bytes) -> None:
+    def write_plain(self, name: str, data: bytes, *, executable: bool = False) -> None:
         """Write and sync a file that no journal needs to know: ``manifest.json``, ``index.bin``, the runtime's."""
         (self.path / name).parent.mkdir(exist_ok=True)
-        write_durably(self.path / name, data)
+        write_durably(self.path / name, data, executable=executable)
 
     def publish(self) -> None:
         """Rename the artifact to its final name, replacing one that may go, and remove the rest of the directory.
@@ -261,7 +261,7 @@ def _intact(path: Path, entry: Done) -> bool:
         return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
 
 
-def write_durably(path: Path, data: bytes | memoryview) -> None:
+def write_durably(path: Path, data: bytes | memoryview, *, executable: bool = False) -> None:
     """Write ``data`` under a temporary name, sync, rename. On failure nothing is left. Raises HvdcError."""
     temporary = path.with_name(path.name + TEMPORARY)
     with explaining(path):
@@ -270,6 +270,8 @@ def write_durably(path: Path, data: bytes | memoryview) -> None:
                 view, at = memoryview(data), 0
                 while at < len(view):
                     at += file.write(view[at:])
+                if executable:
+                    os.fchmod(file.fileno(), 0o755)
                 os.fsync(file.fileno())
             temporary.rename(path)
         except BaseException:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import platform
 import shutil
 import tarfile
 from collections.abc import Callable
@@ -11,14 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import why_not
 from device_runtime.sources import SOURCE, source_files, sources_sha256, sources_tar
 from hvdc.artifact.codes import Code
 from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, read_runtime, runtime_findings
-from tests.commands import hvdc
-
-needs_compiler = pytest.mark.skipif(bool(why_not("host")), reason=why_not("host") or "it is here")
+from hvdc.pipeline.workspace import lock_directory
+from tests.commands import Result, hvdc, tree
 
 
 @pytest.fixture
@@ -62,20 +63,102 @@ def test_compile_puts_the_sources_there(artifact: Path) -> None:
     assert "runtime  ok" in done.out.splitlines()
 
 
-@needs_compiler
-def test_programs_travel_with_it(artifact: Path) -> None:
+def test_programs_travel_with_it(artifact: Path, runtimes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Built once for all tests, and not by compile: it takes what is there."""
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(runtimes))
     model = read_model(artifact)
     done = hvdc("runtime", "build", "--into", artifact, "-q")
     assert done.status == 0, done.err
     runtime = read_runtime(artifact)
     assert runtime is not None
     [build] = runtime.builds
-    assert build.target == "host"
+    assert (build.target, build.machine) == ("host", platform.machine())
+    for program in build.programs:
+        assert (artifact / FOLDER / program.name).stat().st_mode & 0o777 == 0o755
+    assert not (artifact / FOLDER / SOURCES_NAME).stat().st_mode & 0o111
     assert "host-hvdc_runner" in {program.name for program in build.programs}
     assert hvdc("validate", artifact).status == 0
     assert read_model(artifact) == model
     assert sorted(path.name for path in artifact.parent.iterdir()) == [artifact.name]
+
+
+def put(artifact: Path) -> Result:
+    return hvdc("runtime", "build", "--into", artifact, "-q")
+
+
+@pytest.fixture
+def built(runtimes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's programs are in the cache."""
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(runtimes))
+    assert hvdc("runtime", "build", "-q").status == 0
+
+
+@pytest.mark.usefixtures("built")
+def test_an_artifact_that_is_the_working_directory_or_a_link(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "link").symlink_to(artifact)
+    monkeypatch.chdir(artifact)
+    for name in (".", tmp_path / "link"):
+        shutil.rmtree(artifact / FOLDER)
+        done = put(Path(name))
+        assert done.status == 0, done.err
+        assert runtime_findings(artifact) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [artifact.name, "link"]
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("where", ["runtime/notes.txt", "runtime/folder/x", "../.copy.hvdc.runtime/x"])
+def test_what_is_not_ours_is_in_the_way(where: str, artifact: Path) -> None:
+    path = artifact / where
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("mine")
+    before = tree(artifact.parent)
+    done = put(artifact)
+    assert done.status != 0
+    assert "unexpected" not in done.err
+    assert tree(artifact.parent) == before
+
+
+@pytest.mark.usefixtures("built")
+def test_one_exchange_at_a_time(artifact: Path) -> None:
+    lock = lock_directory(artifact)
+    try:
+        done = put(artifact)
+        assert (done.status, "another hvdc is writing this output now" in done.err) == (2, True)
+    finally:
+        os.close(lock)
+    assert put(artifact).status == 0
+
+
+@pytest.mark.usefixtures("built")
+@pytest.mark.parametrize("fails", [1, 2])
+def test_an_exchange_that_fails_changes_nothing(fails: int, artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, renames = Path.rename, [0]
+
+    def failing(self: Path, target: Path) -> Path:
+        if self.name in (FOLDER, "new", "old"):
+            renames[0] += 1
+            if renames[0] == fails:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return rename(self, target)
+
+    before = tree(artifact.parent)
+    monkeypatch.setattr(Path, "rename", failing)
+    assert put(artifact).status == 1
+    assert renames[0] >= fails
+    assert tree(artifact.parent) == before
+
+
+@pytest.mark.usefixtures("built")
+def test_an_exchange_that_was_killed_is_undone_by_the_next(artifact: Path) -> None:
+    beside = artifact.with_name(f".{artifact.name}.{FOLDER}")
+    (beside / "new").mkdir(parents=True)
+    (beside / "new" / SOURCES_NAME).write_text("half")
+    (artifact / FOLDER).rename(beside / "old")
+    assert put(artifact).status == 0
+    assert runtime_findings(artifact) == []
+    assert not beside.exists()
 
 
 def read_model(artifact: Path) -> str:
@@ -122,7 +205,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], Code, str]] = {
     ),
     "a file twice": (
         lambda a: edit(
-            a, lambda o: o.update(builds=[{"target": "host", "compiler": "c", "programs": [o["sources"]]}])
+            a,
+            lambda o: o.update(
+                builds=[{"target": "host", "machine": "m", "compiler": "c", "programs": [o["sources"]]}]
+            ),
         ),
         Code.DATA_RUNTIME, LIST_NAME,
     ),
