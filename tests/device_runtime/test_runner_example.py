@@ -1,7 +1,7 @@
 """`hvdc_runner` on the trained example model against the Python paths: whole videos, in each mode.
 
-What the CPU computes and the GPU's norms are sums that are rounded once, so that mode gpu gives the path's bits but for a
-code in many millions, and modes gpu, hetero and npu stay within a tenth of the path's own error against fp32. In mode
+What the CPU computes and the GPU's norms are sums that are rounded once, so that mode gpu gives the path's bits but for
+a code in many millions, and modes gpu, hetero and npu stay within a tenth of the path's own error against fp32. In mode
 hetero-tensor the GPU quantises what the NPU's engine rounded in another order: there noise that differs by a millionth
 moves the Python path itself by half of what it is away from fp32, no implementation can be nearer than that, and the
 test asks for no more. Blocks on the same input, where bounds are narrow, are compared in test_gpu_blocks.py,
