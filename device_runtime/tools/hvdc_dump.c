@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "hvdc/artifact.h"
+#include "hvdc/json.h"
 #include "sha256.h"
 
 typedef uint8_t u8;
@@ -25,14 +26,7 @@ static void print_text(const char *text) {
         (void)fputs("null", stdout);
         return;
     }
-    (void)putchar('"');
-    for (const unsigned char *p = (const unsigned char *)text; *p != 0; p++) {
-        if (*p < 0x20 || *p >= 0x7f || *p == '"' || *p == '\\')
-            (void)printf("\\u%04x", (unsigned)*p);
-        else
-            (void)putchar(*p);
-    }
-    (void)putchar('"');
+    hvdc_json_text(stdout, text); /* of an index: printable ASCII */
 }
 
 static void print_hex(const uint8_t *data, size_t bytes) {

@@ -22,9 +22,10 @@ from hvdc.artifact.decoder import Binary, Check, Decoder
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_encodings import Float32Array
 from hvdc.pipeline.decoder_graphs import read_graphs
-from hvdc.pipeline.decoder_parts import file_sha256, files_in
+from hvdc.pipeline.decoder_parts import files_in
 from hvdc.pipeline.decoder_trials import Emulated, Trial, compared, graph_trials
 from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.workspace import file_sha256
 from quant.decoder.graph import VARIANTS
 
 Say = Callable[[str], None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdc.artifact.decoder import Decoder
+from hvdc.pipeline.workspace import file_sha256
 
 PREFIX = "decoder."
 ENCODINGS, BINARY = f"{PREFIX}encodings", f"{PREFIX}binary"
@@ -42,12 +43,6 @@ def parts_in(entry: Decoder, folder: Path) -> DecoderParts:
 def files_in(entry: Decoder, folder: Path) -> dict[str, Path]:
     """Where the files of a decoder lie in a folder, by their tensors; nothing is read."""
     return {name: folder / file_name(name) for name in entry.tensors()}
-
-
-def file_sha256(path: Path) -> str:
-    """Of a file's bytes. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def binary_of(graph: str) -> str:

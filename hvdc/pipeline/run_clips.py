@@ -19,7 +19,7 @@ from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place, Run
 from hvdc.pipeline.videos import pixels_of
-from hvdc.pipeline.workspace import explaining, write_durably
+from hvdc.pipeline.workspace import explaining, file_sha256, write_durably
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -68,8 +68,7 @@ def _remove_others(place: Place, state: Run, video: int, suffix: str, latent: st
 def _sha256(path: Path) -> str | None:
     """None: no such file."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(path)
     except FileNotFoundError:
         return None
 

@@ -14,7 +14,7 @@ from device_runtime.sources import sources_sha256
 from hvdc.errors import HvdcError
 from hvdc.pipeline.cache import locked
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.runtime_kept import PROGRAMS, Runtime, folder_of, keep, kept_by_any_compiler, kept_in
+from hvdc.pipeline.runtime_kept import PROGRAMS, Runtime, folder_of, has_builds, keep, kept_by_any_compiler, kept_in
 from hvdc.pipeline.workspace import explaining, write_durably
 
 TARGETS = ("host", "host-asan", "aarch64-linux", "android-arm64")
@@ -68,6 +68,8 @@ def _by(kept: Runtime) -> str:
 
 def kept_runtime(target: str) -> Runtime | None:
     """What the cache holds of a target, of these sources, and by the compiler that is here now if there is one."""
+    if not has_builds(target):  # no source is read, and no compiler asked
+        return None
     sources = sources_sha256()
     kept = kept_in(folder_of(target, compiler(target), sources), target, sources)
     return kept_by_any_compiler(target, sources) if kept is None and why_not(target) else kept

@@ -109,6 +109,11 @@ def kept_in(folder: Path, target: str, sources: str) -> Runtime | None:
     return runtime if runtime.is_whole() else None
 
 
+def has_builds(target: str) -> bool:
+    """Whether the cache may hold a build of a target, of whatever sources."""
+    return any(path.is_dir() for path in cache_folder("runtimes").glob(f"{target}-*"))
+
+
 def kept_by_any_compiler(target: str, sources: str) -> Runtime | None:
     """A build of these sources, whatever built it."""
     for folder in sorted(cache_folder("runtimes").glob(f"{target}-*")):

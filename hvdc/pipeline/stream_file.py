@@ -5,10 +5,8 @@ Layout: `hvdc.artifact.stream_records`. The same artifact, prompts and videos gi
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ from hvdc.artifact.reader import Artifact
 from hvdc.artifact.stream_records import ALIGN_BYTES, HEADER, MAGIC, MAX_VIDEOS, STREAM_NAME, VERSION, VIDEO
 from hvdc.errors import UsageError
 from hvdc.pipeline.sources import ArtifactSource
-from hvdc.pipeline.workspace import TEMPORARY, explaining, write_durably
+from hvdc.pipeline.workspace import durable, write_durably
 from layouts.regions import align_up
 from quant.paths.host import initial_noise, to_tokens
 
@@ -66,25 +64,15 @@ def write_stream(folder: Path, artifact: Artifact, prompts: Prompts, videos: Seq
     table["prompt"] = [used.index(video.prompt) for video in videos]
     table["seed"] = [video.seed for video in videos]
     path = folder / STREAM_NAME
-    temporary = path.with_name(path.name + TEMPORARY)
-    with explaining(path):
-        try:
-            with temporary.open("wb") as file:
-                digest = hashlib.sha256(header.tobytes())
-                file.seek(HEADER.bytes)
-                for part in _payload(artifact, table, prompts, used, videos):
-                    digest.update(part)
-                    file.write(part)
-                header["sha256"][0] = np.frombuffer(digest.digest(), np.uint8)
-                file.seek(0)
-                file.write(header.tobytes())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+    with durable(path) as file:
+        digest = hashlib.sha256(header.tobytes())
+        file.seek(HEADER.bytes)
+        for part in _payload(artifact, table, prompts, used, videos):
+            digest.update(part)
+            file.write(part)
+        header["sha256"][0] = np.frombuffer(digest.digest(), np.uint8)
+        file.seek(0)
+        file.write(header.tobytes())
     described = _description(manifest, digest.hexdigest(), prompts, videos)
     write_durably(folder / DESCRIPTION_NAME, (json.dumps(described, indent=1, ensure_ascii=False) + "\n").encode())
     return digest.hexdigest()

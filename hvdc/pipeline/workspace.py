@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from hvdc.artifact.manifest import INDEX_NAME, MANIFEST_NAME
 from hvdc.errors import HvdcError, UsageError
@@ -255,23 +255,35 @@ def _whole_lines(journal: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def _intact(path: Path, entry: Done) -> bool:
-    if not path.is_file() or path.stat().st_size != entry.bytes:
-        return False
+    return path.is_file() and path.stat().st_size == entry.bytes and file_sha256(path) == entry.sha256
+
+
+def file_sha256(path: Path) -> str:
+    """Of a file's bytes. Raises OSError."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == entry.sha256
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_durably(path: Path, data: bytes | memoryview, *, executable: bool = False) -> None:
     """Write ``data`` under a temporary name, sync, rename. On failure nothing is left. Raises HvdcError."""
+    with durable(path) as file:
+        file.write(data)
+        if executable:
+            os.fchmod(file.fileno(), 0o755)
+
+
+@contextlib.contextmanager
+def durable(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, under a temporary name until the end: then it is synced and renamed. On failure nothing is left.
+
+    Raises HvdcError.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     with explaining(path):
         try:
-            with temporary.open("wb", buffering=0) as file:
-                view, at = memoryview(data), 0
-                while at < len(view):
-                    at += file.write(view[at:])
-                if executable:
-                    os.fchmod(file.fileno(), 0o755)
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
                 os.fsync(file.fileno())
             temporary.rename(path)
         except BaseException:

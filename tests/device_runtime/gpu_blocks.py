@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ from quant.paths.gpu import GpuArithmetic
 from quant.paths.host import Grid, project_text, rope_rotations
 from quant.paths.weights import Weights
 from tests import calibrations
+from tests.calibrations import SHAPE
 from tests.commands import hvdc
 from tests.device_runtime.gpu import Array, Gpu
 from tests.exporters.models import values, write
@@ -36,6 +37,14 @@ USUAL = 1e-3
 """The median over some blocks and sizes."""
 
 EXPERTS = {SEMANTIC: 0, DETAIL: 1}
+
+ODD_MODELS = {
+    "heads of 48, no norm2": replace(
+        SHAPE, width=192, heads=4, ffn_width=200, rank=5, text_tokens=40, cross_attn_norm=False
+    ),
+    "nothing a multiple of 32": replace(SHAPE, width=140, heads=1, ffn_width=200, rank=5),
+}
+"""Sizes that fill no tile."""
 
 
 def make_artifact(folder: Path, geometry: Geometry) -> Path:

@@ -19,16 +19,23 @@ from tests.artifacts import make_artifact as uncalibrated
 from tests.calibrations import SHAPE
 from tests.commands import ROOT, hvdc
 from tests.device_runtime.gpu import Gpu, Refused
-from tests.device_runtime.gpu_blocks import EXPERTS, USUAL, Oracle, distance, make_artifact, open_engine, oracle_of, run
+from tests.device_runtime.gpu_blocks import (
+    EXPERTS,
+    ODD_MODELS,
+    USUAL,
+    Oracle,
+    distance,
+    make_artifact,
+    open_engine,
+    oracle_of,
+    run,
+)
 
 Start = Callable[..., Gpu]
 EXAMPLE = ROOT / "examples" / "moving_shapes" / "model"
 
 MODELS = {
-    "heads of 48, no norm2": replace(
-        SHAPE, width=192, heads=4, ffn_width=200, rank=5, text_tokens=40, cross_attn_norm=False
-    ),
-    "nothing a multiple of 32": replace(SHAPE, width=140, heads=1, ffn_width=200, rank=5),
+    **ODD_MODELS,
 }
 GRIDS: list[Grid] = [(1, 2, 4), (2, 3, 4), (1, 4, 8), (5, 2, 4), (2, 6, 6)]
 """8, 24, 32, 40 and 72 tokens."""

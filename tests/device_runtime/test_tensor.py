@@ -18,26 +18,19 @@ from quant.paths.gpu import Quantized
 from quant.paths.host import Grid, rope_rotations
 from quant.paths.npu import NpuArithmetic
 from quant.paths.tensor import TensorArithmetic, gpu_columns
-from tests.calibrations import SHAPE
 from tests.device_runtime.blocks import EXPERTS, Blocks, distance
 from tests.device_runtime.gpu import Array, Gpu, Refused, gpu_environment, padded
-from tests.device_runtime.gpu_blocks import Oracle, make_artifact, oracle_of
+from tests.device_runtime.gpu_blocks import ODD_MODELS, Oracle, make_artifact, oracle_of
 
 Start = Callable[..., Gpu]
 
-MODELS = {
-    "heads of 48, no norm2": replace(
-        SHAPE, width=192, heads=4, ffn_width=200, rank=5, text_tokens=40, cross_attn_norm=False
-    ),
-    "nothing a multiple of 32": replace(SHAPE, width=140, heads=1, ffn_width=200, rank=5),
-}
 GRID: Grid = (2, 5, 4)
 """40 tokens."""
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=str)
+@pytest.fixture(scope="module", params=ODD_MODELS, ids=str)
 def oracle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Oracle]:
-    path = make_artifact(tmp_path_factory.mktemp("made"), MODELS[request.param])
+    path = make_artifact(tmp_path_factory.mktemp("made"), ODD_MODELS[request.param])
     with oracle_of(path) as opened:
         yield opened
 

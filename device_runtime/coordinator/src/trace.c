@@ -3,6 +3,8 @@
 #include <errno.h>
 #include <string.h>
 
+#include "hvdc/json.h"
+
 static const char *const LANES[] = {
     [HVDC_LANE_GPU] = "GPU",         [HVDC_LANE_NPU] = "NPU",       [HVDC_LANE_CPU] = "CPU",
     [HVDC_LANE_HANDOFF] = "handoff", [HVDC_LANE_DECODE] = "decode",
@@ -54,24 +56,10 @@ void hvdc_trace_span(hvdc_trace *trace, const hvdc_span_of_time *span) {
                   (unsigned)span->count);
 }
 
-static void put_text(FILE *file, const char *text) {
-    (void)fputc('"', file);
-    for (; *text != 0; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            (void)fprintf(file, "\\%c", c);
-        else if (c < 0x20)
-            (void)fprintf(file, "\\u%04x", (unsigned)c);
-        else
-            (void)fputc(c, file);
-    }
-    (void)fputc('"', file);
-}
-
 void hvdc_trace_note(hvdc_trace *trace, uint64_t at_ns, const char *text) {
     if (trace->file == NULL) return;
     (void)fputs(",\n{\"name\":", trace->file);
-    put_text(trace->file, text);
+    hvdc_json_text(trace->file, text);
     (void)fprintf(trace->file, ",\"ph\":\"i\",\"s\":\"g\",\"pid\":1,\"tid\":%d,\"ts\":%.3f}", (int)HVDC_LANE_HANDOFF,
                   us(trace, at_ns));
     (void)fflush(trace->file);

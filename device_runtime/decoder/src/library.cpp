@@ -63,16 +63,24 @@ void *Library::symbol(const char *name, hvdc_failure *failure) const {
     return found;
 }
 
-bool System::open(const std::string &path, hvdc_failure *failure) {
-    if (!library_.open(path, failure)) return false;
-    const auto get = library_.find<qx_get_system_providers>(QX_SYSTEM_PROVIDERS, failure);
+/* The interfaces that a library offers under the function `name`. */
+template <typename Function, typename Provider>
+static bool offered_by(const Library &library, const char *name, const Provider ***providers, uint32_t *count,
+                       hvdc_failure *failure) {
+    const auto get = library.find<Function>(name, failure);
     if (get == nullptr) return false;
+    const qx_error error = get(providers, count);
+    return (error == QX_OK && *providers != nullptr) ||
+           fail(failure, HVDC_FAILURE_DEVICE,
+                library.path() + " offers no interface: error " + std::to_string(qx_code(error)));
+}
+
+bool System::open(const std::string &path, hvdc_failure *failure) {
     const qx_system_provider **providers = nullptr;
     uint32_t count = 0;
-    const qx_error error = get(&providers, &count);
-    if (error != QX_OK || providers == nullptr)
-        return fail(failure, HVDC_FAILURE_DEVICE,
-                    path + " offers no interface: error " + std::to_string(qx_code(error)));
+    if (!library_.open(path, failure) ||
+        !offered_by<qx_get_system_providers>(library_, QX_SYSTEM_PROVIDERS, &providers, &count, failure))
+        return false;
     std::string offered = "none";
     for (uint32_t i = 0; i < count; i++) {
         const qx_version &version = providers[i]->version;
@@ -95,15 +103,11 @@ Backend::~Backend() {
 }
 
 bool Backend::open(const std::string &path, hvdc_failure *failure) {
-    if (!library_.open(path, failure)) return false;
-    const auto get = library_.find<qx_get_providers>(QX_PROVIDERS, failure);
-    if (get == nullptr) return false;
     const qx_provider **providers = nullptr;
     uint32_t count = 0;
-    const qx_error error = get(&providers, &count);
-    if (error != QX_OK || providers == nullptr)
-        return fail(failure, HVDC_FAILURE_DEVICE,
-                    path + " offers no interface: error " + std::to_string(qx_code(error)));
+    if (!library_.open(path, failure) ||
+        !offered_by<qx_get_providers>(library_, QX_PROVIDERS, &providers, &count, failure))
+        return false;
     std::string offered = "none";
     for (uint32_t i = 0; i < count; i++) {
         const qx_version &core = providers[i]->core;

@@ -1,10 +1,10 @@
 /* Opening an engine: what is checked, chosen and allocated. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine.h"
+#include "hvdc/host.h"
 #include "hvdc/tiles.h"
 
 #define DEFAULT_MAX_ROWS 1024u
@@ -18,9 +18,6 @@ static const char *const INPUT_NAMES[HVDC_IN_LORA] = {"attn1.input",     "attn1.
                                                       "attn1.value",     "attn2.query",          "attn2.key",
                                                       "attn2.value"};
 #define HIDDEN_SUFFIX ".lora_hidden"
-
-static const char *const ROPE_NAMES[3] = {"schedule.rope_freqs_frame", "schedule.rope_freqs_row",
-                                          "schedule.rope_freqs_col"};
 
 static uint32_t round_up(uint32_t value, uint32_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
@@ -78,43 +75,28 @@ static bool measure(hvdc_gpu *g, const hvdc_gpu_options *options, uint32_t grid[
     return true;
 }
 
-/* cos and sin of position * frequency for every token and pair of channels, from float64 angles as the oracle's. */
+/* The rotations of all tokens, cosines and sines apart. */
 static bool write_rotations(hvdc_gpu *g, const uint32_t grid[3], hvdc_failure *failure) {
-    const uint32_t pairs = g->attention.head / 2;
-    hvdc_values axes[3];
-    uint32_t counted = 0;
-    for (uint32_t i = 0; i < 3; ++i) {
-        if (!hvdc_weights_named(g->model.weights, ROPE_NAMES[i], &axes[i], failure)) {
-            return false;
-        }
-        counted += axes[i].record->shape[0];
+    const hvdc_grid positions = {grid[0], grid[1], grid[2]};
+    float *rotations = NULL;
+    if (!hvdc_rope_rotations(g->model.weights, &positions, &rotations, failure)) {
+        return false;
     }
-    if (counted != pairs) {
-        return hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "%u rotary frequencies for heads of %u channels",
-                         (unsigned)counted, (unsigned)g->attention.head);
-    }
-    const size_t count = (size_t)g->tokens * pairs;
+    const size_t count = (size_t)g->tokens * (g->attention.head / 2);
     float *cosines = malloc(count * sizeof *cosines), *sines = malloc(count * sizeof *sines);
     bool good = cosines != NULL && sines != NULL;
     if (!good) {
         hvdc_fail(failure, HVDC_FAILURE_MEMORY, "out of memory for the rotations of %u tokens", (unsigned)g->tokens);
     }
-    for (uint32_t t = 0; good && t < g->tokens; ++t) {
-        const uint32_t position[] = {t / (grid[1] * grid[2]), t / grid[2] % grid[1], t % grid[2]};
-        size_t at = (size_t)t * pairs;
-        for (uint32_t i = 0; i < 3; ++i) {
-            const double *frequencies = axes[i].data;
-            for (uint32_t p = 0; p < axes[i].record->shape[0]; ++p, ++at) {
-                const double angle = position[i] * frequencies[p];
-                cosines[at] = (float)cos(angle);
-                sines[at] = (float)sin(angle);
-            }
-        }
+    for (size_t i = 0; good && i < count; ++i) {
+        cosines[i] = rotations[2 * i];
+        sines[i] = rotations[2 * i + 1];
     }
     good = good && hvdc_device_write(&g->device, g->cosines.memory, 0, cosines, g->cosines.bytes, failure) &&
            hvdc_device_write(&g->device, g->sines.memory, 0, sines, g->sines.bytes, failure);
     free(cosines);
     free(sines);
+    free(rotations);
     return good;
 }
 

@@ -1,3 +1,5 @@
+#define _GNU_SOURCE
+
 #include "shared_files.h"
 
 #include <stdio.h>
@@ -10,12 +12,10 @@
 
 /* A file without a name, mapped; the descriptor stays open. */
 static void *shared_memory(uint64_t bytes, int *fd) {
-    char path[] = "/tmp/hvdc-gpu-check-XXXXXX";
-    *fd = mkstemp(path);
+    *fd = memfd_create("hvdc-gpu-check", 0);
     if (*fd < 0) {
         return NULL;
     }
-    unlink(path);
     void *data = ftruncate(*fd, (off_t)bytes) == 0
                      ? mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0)
                      : MAP_FAILED;

@@ -7,23 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "hvdc/json.h"
+
 #define EVERY_S 1.0 /* between two lines that say how far a video is */
 #define LINE_BYTES 8192u
-
-/* As a JSON string. Bytes that are no UTF-8 are the caller's affair; control characters are escaped. */
-static void put_text(FILE *file, const char *text) {
-    (void)fputc('"', file);
-    for (; *text != 0; text++) {
-        unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            (void)fprintf(file, "\\%c", c);
-        else if (c < 0x20)
-            (void)fprintf(file, "\\u%04x", (unsigned)c);
-        else
-            (void)fputc(c, file);
-    }
-    (void)fputc('"', file);
-}
 
 static void put_video(FILE *file, const hvdc_video *v) {
     (void)fprintf(file,
@@ -73,7 +60,7 @@ void hvdc_say(const hvdc_options *options, const char *event, const char *format
     if (options->progress == HVDC_TALK_TEXT) (void)fprintf(stderr, "%s\n", text);
     if (options->progress != HVDC_TALK_JSON) return;
     (void)fprintf(stderr, "{\"event\": \"%s\", \"text\": ", event);
-    put_text(stderr, text);
+    hvdc_json_text(stderr, text);
     (void)fputs("}\n", stderr);
 }
 
@@ -104,7 +91,7 @@ static void say_json(const hvdc_progress *p) {
                   event_names[p->event], p->video, p->position, p->at_s);
     if (p->text != NULL) {
         (void)fputs(", \"text\": ", stderr);
-        put_text(stderr, p->text);
+        hvdc_json_text(stderr, p->text);
     }
     if (p->record != NULL) {
         (void)fputs(", \"record\": ", stderr);
@@ -146,7 +133,7 @@ static void print_json(const hvdc_outcome *o) {
                  ", \"gpu_lost\": %s, \"note\": ",
                  o->options->threads, r->finished, r->skipped, r->stopped ? "true" : "false",
                  r->gpu_lost ? "true" : "false");
-    put_text(stdout, r->note);
+    hvdc_json_text(stdout, r->note);
     (void)printf(", \"seconds\": %.6f, \"period_s\": %.6f, \"weights_kind\": \"%s\", \"weights_bytes\": %" PRIu64
                  ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64 ", \"gpu_weights_copied_bytes\": %" PRIu64
                  ", \"slot_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64
@@ -192,7 +179,7 @@ void hvdc_print_failure(const hvdc_options *options, const hvdc_failure *failure
     (void)fprintf(stderr, "hvdc_runner: %s\n", failure->message);
     if (!options->json) return;
     (void)printf("{\"error\": {\"kind\": \"%s\", \"what\": ", failure_kinds[failure->kind]);
-    put_text(stdout, failure->message);
+    hvdc_json_text(stdout, failure->message);
     (void)fputs("}}\n", stdout);
     (void)fflush(stdout);
 }
