@@ -138,7 +138,10 @@ static bool number_of(const char *json, const char *name, uint32_t *value) {
     char find[32];
     (void)snprintf(find, sizeof find, "\"%s\":\"", name);
     const char *at = strstr(json, find);
-    return at != NULL && sscanf(at + strlen(find), "%" SCNu32, value) == 1;
+    if (at == NULL || at[strlen(find)] < '0' || at[strlen(find)] > '9') return false;
+    unsigned long long number = strtoull(at + strlen(find), NULL, 10); /* ULLONG_MAX where it does not fit */
+    *value = (uint32_t)number;
+    return number <= UINT32_MAX;
 }
 
 /* Whether what a header says is what was written, whoever wrote it: `check` covers the text before it, and `sha256` in

@@ -32,7 +32,7 @@ int hvdc_stop_signals(hvdc_failure *failure) {
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
     int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (fd < 0 || sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
+    if (fd < 0 || pthread_sigmask(SIG_BLOCK, &set, NULL) != 0) {
         (void)hvdc_fail(failure, HVDC_FAILURE_FILE, "SIGTERM and SIGINT cannot be waited for: %s", strerror(errno));
         if (fd >= 0) (void)close(fd);
         return -1;

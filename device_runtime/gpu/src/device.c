@@ -13,14 +13,14 @@ static const uint64_t BELOW_1_GIB = (1ull << 30) - HVDC_GPU_PAGE_BYTES;
 
 static void device_text(const hvdc_opencl *cl, cl_device_id device, cl_device_info what, char *text, size_t bytes) {
     if (cl->clGetDeviceInfo(device, what, bytes - 1, text, NULL) != CL_SUCCESS) {
-        snprintf(text, bytes, "?");
+        (void)snprintf(text, bytes, "?");
     }
     text[bytes - 1] = 0;
 }
 
 static void platform_text(const hvdc_opencl *cl, cl_platform_id platform, char *text, size_t bytes) {
     if (cl->clGetPlatformInfo(platform, CL_PLATFORM_NAME, bytes - 1, text, NULL) != CL_SUCCESS) {
-        snprintf(text, bytes, "?");
+        (void)snprintf(text, bytes, "?");
     }
     text[bytes - 1] = 0;
 }

@@ -61,8 +61,7 @@ typedef struct hvdc_argument {
     size_t bytes;
     const void *value;
 } hvdc_argument;
-#define HVDC_ARGUMENT(variable) \
-    { sizeof(variable), &(variable) }
+#define HVDC_ARGUMENT(variable) {sizeof(variable), &(variable)}
 bool hvdc_device_launch(hvdc_device *device, cl_kernel kernel, const hvdc_argument *arguments, uint32_t count,
                         const uint64_t global[3], const uint64_t local[3], hvdc_failure *failure);
 

@@ -34,9 +34,9 @@ static bool find_inputs(hvdc_gpu *g, const hvdc_artifact *artifact, hvdc_failure
     for (uint32_t i = 0; i < count; ++i) {
         char name[64];
         if (i < HVDC_IN_LORA) {
-            snprintf(name, sizeof name, "%s", INPUT_NAMES[i]);
+            (void)snprintf(name, sizeof name, "%s", INPUT_NAMES[i]);
         } else {
-            snprintf(name, sizeof name, "%s" HIDDEN_SUFFIX, HVDC_LINEAR_NAMES[i - HVDC_IN_LORA]);
+            (void)snprintf(name, sizeof name, "%s" HIDDEN_SUFFIX, HVDC_LINEAR_NAMES[i - HVDC_IN_LORA]);
         }
         g->inputs[i] = hvdc_artifact_find_gemm_input(artifact, name);
         if (g->inputs[i] == HVDC_NONE) {
@@ -167,7 +167,7 @@ static void describe(hvdc_gpu *g) {
     memcpy(out->driver, g->device.driver, sizeof out->driver);
     out->dot = g->gemm.dot;
     out->import = g->model.import.way;
-    snprintf(out->gemm, sizeof out->gemm, "%.63s", g->gemm.options);
+    (void)snprintf(out->gemm, sizeof out->gemm, "%.63s", g->gemm.options);
     out->programs_compiled = g->device.programs_compiled;
     out->attention_rows = g->attention.rows;
     out->largest_buffer_bytes = g->device.largest_bytes;

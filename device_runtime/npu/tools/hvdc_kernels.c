@@ -41,12 +41,12 @@ static struct {
 
 static void fault(const char *why) {
     (void)fprintf(stderr, "hvdc_kernels: %s\n", why);
-    exit(1);
+    exit(1); /* NOLINT(concurrency-mt-unsafe): the one thread that ends this program */
 }
 
 /* Memory of exactly this size, so that AddressSanitizer sees every step beyond it; freed after the answer. */
 static void *room(size_t bytes) {
-    void *made = malloc(bytes == 0u ? 1u : bytes);
+    void *made = malloc(bytes); /* of no bytes, a pointer too: glibc, musl and bionic agree */
     if (made == NULL || state.count == MAX_ARRAYS) {
         fault("no memory for an array");
     }
@@ -269,8 +269,9 @@ static const struct {
 static bool ask(const char *line) {
     char name[16];
     uint32_t sizes[4];
-    int given = sscanf(line, "%15s %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32, name, &sizes[0], &sizes[1], &sizes[2],
-                       &sizes[3]);
+    /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): nine digits fit */
+    int given = sscanf(line, "%15s %9" SCNu32 " %9" SCNu32 " %9" SCNu32 " %9" SCNu32, name, &sizes[0], &sizes[1],
+                       &sizes[2], &sizes[3]);
     for (size_t i = 0; i < sizeof QUESTIONS / sizeof *QUESTIONS; i++) {
         if (given == 1 + QUESTIONS[i].sizes && strcmp(name, QUESTIONS[i].name) == 0) {
             QUESTIONS[i].ask(sizes);
@@ -286,7 +287,10 @@ static bool ask(const char *line) {
 int main(int argc, char **argv) {
     char line[256];
     hvdc_failure failure;
-    if (argc != 3 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u) {
+    if (argc == 3) {
+        state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10);
+    }
+    if (state.options.threads == 0u) {
         fault("say a level and a number of threads");
     }
     state.options.cpu = argv[1];

@@ -38,7 +38,7 @@ static void become(char *const *argv, int socket, int fd, int report, pid_t pare
     for (int signal = 1; signal < 32; signal++) (void)sigaction(signal, &plain, NULL);
     (void)sigaction(SIGINT, &ignored, NULL);
     (void)sigaction(SIGTERM, &ignored, NULL);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL); /* NOLINT(concurrency-mt-unsafe): of one thread, after fork */
     /* Above what is overwritten next. */
     int keep = fcntl(socket, F_DUPFD, fd + 2), tell = fcntl(report, F_DUPFD, fd + 2);
     int nothing = open("/dev/null", O_RDONLY);
@@ -69,8 +69,7 @@ bool hvdc_child_start(char *const *argv, int fd, hvdc_child *child, hvdc_failure
     if (pid == 0) become(argv, ends[1], fd, report[1], parent);
     if (pid < 0) error = errno;
     (void)close(ends[1]), (void)close(report[1]);
-    ssize_t got;
-    while (pid > 0 && (got = read(report[0], &error, sizeof error)) < 0 && errno == EINTR) continue;
+    while (pid > 0 && read(report[0], &error, sizeof error) < 0 && errno == EINTR) continue;
     (void)close(report[0]);
     if (error == 0) {
         *child = (hvdc_child){.pid = pid, .socket = ends[0]};

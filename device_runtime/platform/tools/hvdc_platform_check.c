@@ -50,6 +50,7 @@ static void say_outcome(const char *what, bool worked) {
 }
 
 static bool maps_writable(int fd, uint64_t bytes) {
+    if (bytes == 0) return false;
     void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) return false;
     (void)munmap(at, (size_t)bytes);
@@ -185,6 +186,7 @@ static int child(char **argv) {
 static size_t from_hex(const char *hex, uint8_t *bytes, size_t room) {
     size_t count = 0;
     unsigned byte;
+    /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): two digits fit */
     for (; count < room && sscanf(hex + 2 * count, "%2x", &byte) == 1; count++) bytes[count] = (uint8_t)byte;
     return count;
 }
@@ -199,7 +201,8 @@ static int channel(void) {
         hvdc_message message;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return 1;
         hvdc_channel out = hvdc_channel_on(ends[0]), in = hvdc_channel_on(ends[1]);
-        if (sscanf(line, "make %u %n", &kind, &at) == 1) {
+        /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): nine digits fit */
+        if (sscanf(line, "make %9u %n", &kind, &at) == 1) {
             bool sent = hvdc_channel_send(&out, kind, bytes, from_hex(line + at, bytes, sizeof bytes), -1, &failure);
             ssize_t got = sent ? recv(ends[1], bytes, sizeof bytes, 0) : 0;
             for (ssize_t i = 0; i < got; i++) (void)printf("%02x", (unsigned)bytes[i]);
