@@ -19,6 +19,7 @@ _SHOWN_LINES = 40
 """Of what a failed command wrote, as many are shown: the last ones."""
 
 PROGRAMS = (
+    "hvdc_bench",
     "hvdc_blocks",
     "hvdc_check",
     "hvdc_cut",
