@@ -1,6 +1,6 @@
 /* hvdc_kernels: computes single kernels of host and NPU executor for a test, which knows what is due.
  *
- *   hvdc_kernels CPU THREADS     a level of hvdc/cpu.h, the number of threads
+ *   hvdc_kernels CPU THREADS [SUMS]     a level of hvdc/cpu.h, the number of threads, fast or exact
  *
  * Each line of standard input is a question, `NAME SIZES…`, followed by its arrays without a gap; the answer is a
  * line with a number of bytes, and the bytes. h is FP16, f FP32, b INT8; weights are tiled as in an artifact, w for
@@ -286,8 +286,9 @@ static bool ask(const char *line) {
 int main(int argc, char **argv) {
     char line[256];
     hvdc_failure failure;
-    if (argc != 3 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u) {
-        fault("say a level and a number of threads");
+    if (argc < 3 || argc > 4 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u ||
+        (argc == 4 && !hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
+        fault("say a level and a number of threads, then fast or exact, or nothing");
     }
     state.options.cpu = argv[1];
     if (!hvdc_cpu_select(argv[1], &state.cpu, &failure)) {
