@@ -20,6 +20,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 KEY_PIECE = 512
 LANES = 16
@@ -141,11 +142,12 @@ def _attended(q: Tensor, k: Tensor, values: Tensor, scale: float) -> Tensor:
 
 def _sum_in_lanes(p: Tensor) -> Tensor:
     """FP32 ``[…, 1]`` of FP16 ``[…, keys]``."""
-    lanes = torch.nn.functional.pad(p.float(), (0, -p.shape[-1] % LANES)).unflatten(-1, (-1, LANES))
+    padded = F.pad(p.float(), (0, -p.shape[-1] % LANES))
+    lanes = padded.view(*p.shape[:-1], -1, LANES)
     partial = lanes[..., 0, :]
     for i in range(1, lanes.shape[-2]):
         partial = partial + lanes[..., i, :]
-    out = partial[..., :1]
+    out: Tensor = partial[..., :1]
     for lane in range(1, LANES):
         out = out + partial[..., lane : lane + 1]
     return out

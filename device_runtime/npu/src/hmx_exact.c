@@ -211,13 +211,13 @@ static void multiply(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, u
     const struct operands of = {a, w, k_tiles};
     struct scratch *s = scratch;
     accumulate(&of, row_tiles, col_tiles, s);
-    for (uint32_t tile = 0; tile < row_tiles * col_tiles; tile++) {
-        uint32_t r = tile / col_tiles, c = tile % col_tiles;
-        uint16_t *to = out + (r * out_stride + c) * HALFS, halfs[TILE];
-        for (uint32_t row = 0; row < TILE; row++) {
-            narrow_row(&of, s, s->sums[tile] + row * TILE, r * TILE + row, c * TILE, halfs);
+    for (uint32_t row = 0; row < row_tiles * TILE; row++) {
+        for (uint32_t c = 0; c < col_tiles; c++) {
+            const double *from = s->sums[row / TILE * col_tiles + c] + row % TILE * TILE;
+            uint16_t *to = out + (row / TILE * out_stride + c) * HALFS, halfs[TILE];
+            narrow_row(&of, s, from, row, c * TILE, halfs);
             for (uint32_t col = 0; col < TILE; col++) {
-                to[HVDC_TILE_HMX_FP16_2_OFFSET(row, col)] = halfs[col];
+                to[HVDC_TILE_HMX_FP16_2_OFFSET(row % TILE, col)] = halfs[col];
             }
         }
     }
