@@ -93,8 +93,8 @@ def test_results_say_what_they_are(streams: Streams, tmp_path: Path) -> None:
     check(report, Shape(), tmp_path, seed=3)
     _, metadata = kept(tmp_path, 1)
     assert metadata.keys() == {
-        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "npu_sums", "gpu_blocks", "recovered", "sha256",
-        "check",
+        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "npu_sums", "gpu_blocks", "recovered",
+        "sha256", "check",
     }  # fmt: skip
     assert (metadata["format"], metadata["video"], metadata["mode"]) == ("hvdc-result-1", "1", "hetero")
     assert (metadata["cut"], metadata["npu_sums"], metadata["artifact"]) == ("5", "exact", "0" * 64)
