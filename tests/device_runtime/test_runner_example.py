@@ -2,8 +2,8 @@
 
 With exact sums every operation of the NPU's engine is the Python path's to the bit; so are, but for a sum in many
 millions that lies next to a half, the norms and what the CPU computes, in FP64 and rounded once. The bound is a tenth
-of the path's own error against fp32, on videos that nobody chose. With fast sums the NPU's engine rounds elsewhere, which
-grows over a video; what can be asked of it is to be as near to fp32 as the path is.
+of the path's own error against fp32, on videos that nobody chose. With fast sums the NPU's engine rounds elsewhere,
+which grows over a video; what can be asked of it is to be as near to fp32 as the path is.
 """
 
 from __future__ import annotations
