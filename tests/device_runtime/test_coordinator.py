@@ -234,7 +234,9 @@ def test_results_of_another_stream_are_left_alone(streams: Streams, tmp_path: Pa
     assert len(before) == 2
     report = streams.run(Shape(), resume=1, **{**more, **change})
     assert not report["ok"]
-    assert "result of another artifact, prompt, seed, mode, cut, share of the GPU or kind of sums" in report["failure"]
+    assert (
+        "result of another artifact, prompt, seed, mode, cut, share of the GPU or sums of the NPU" in report["failure"]
+    )
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 
