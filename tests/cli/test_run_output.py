@@ -26,12 +26,12 @@ def test_an_output_that_is_not_this_runs(runnable_artifact: Path, embeds: Path, 
     before = (out / "results" / "video-000000.safetensors").read_bytes()
     done = run(runnable_artifact, embeds, out, *given)
     assert (done.status, "the output is not empty" in done.err) == (2, True)
-    for other in (("--seeds", 1), ("--prompts-limit", 2)):
+    for other in (("--seeds", 1), ("--prompts-limit", 2), ("--npu-sums", "exact")):
         done = run(runnable_artifact, embeds, out, *given, *other, "--resume")
         assert (done.status, "the run that is there is of something else" in done.err) == (2, True)
     assert (out / "results" / "video-000000.safetensors").read_bytes() == before
-    facts = ran(runnable_artifact, embeds, out, *given, "--seeds", 1, "--force")
-    assert facts["finished"] == 1
+    facts = ran(runnable_artifact, embeds, out, *given, "--seeds", 1, "--npu-sums", "exact", "--force")
+    assert (facts["finished"], facts["npu_sums"]) == (1, "exact")
     assert (out / "results" / "video-000000.safetensors").read_bytes() != before
     state = (out / "run.json").read_bytes()
     (out / "run.json").unlink()
@@ -103,8 +103,8 @@ def test_an_old_run_goes_only_when_the_new_one_has_begun(
     assert tree(out) == before
     monkeypatch.undo()
     monkeypatch.setenv("HVDC_CACHE_DIR", str(runtimes))
-    facts = ran(runnable_artifact, embeds, out, *given, "--seeds", 1, "--force")
-    assert facts["finished"] == 1
+    facts = ran(runnable_artifact, embeds, out, *given, "--seeds", 1, "--npu-sums", "exact", "--force")
+    assert (facts["finished"], facts["npu_sums"]) == (1, "exact")
     assert not list(out.glob(".*"))
     assert tree(out)["results/video-000000.safetensors"] != before["results/video-000000.safetensors"]
 

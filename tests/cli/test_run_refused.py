@@ -40,6 +40,7 @@ def test_an_artifact_without_a_decoder(tiny_artifact: Path, out: Path, tmp_path:
         (("--mode", "npu", "--cut", 3), "--cut would have no effect"),
         (("--mode", "npu", "--device", "x"), "--device would have no effect"),
         (("--cut", 3, "--rates", "r.toml"), "--rates would have no effect"),
+        (("--npu-sums", "some"), "--npu-sums"),
         (("--gpu-share", 0.5), "--gpu-share would have no effect"),
         (("--mode", "hetero-tensor", "--cut", 3), "--cut would have no effect"),
         (("--mode", "hetero-tensor", "--gpu-share", 1.1), "this is no share"),

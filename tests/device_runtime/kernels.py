@@ -29,10 +29,11 @@ class Kernels:
     """``hvdc_kernels`` as a process; see device_runtime/npu/tools/hvdc_kernels.c. A sanitizer's report fails the test
     that asked."""
 
-    def __init__(self, program: Path, level: str = "generic", threads: int = 1) -> None:
+    def __init__(self, program: Path, level: str = "generic", threads: int = 1, sums: str = "fast") -> None:
         self._process = subprocess.Popen(
-            [str(program), level, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+            [str(program), level, str(threads), sums], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
 
     def __enter__(self) -> Kernels:
         return self
