@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from device_runtime.build import INCLUDE, SOURCE
 from exporters.decoder.blending import Mosaic
 from exporters.decoder.tiles import TileSettings, plan_tiles
 from exporters.qnn.available import BACKEND, SYSTEM
-from hvdc.artifact.decoder import Decoder, Graph, Port
+from hvdc.artifact.decoder import Binary, BinaryGraph, Decoder, Graph, Port
 from hvdc.pipeline.videos import pixels_of
-from tests.artifacts import read_manifest, replace_opaque, write_manifest
+from tests.artifacts import add_opaque, read_manifest, replace_opaque, write_manifest
 
 HERE = Path(__file__).resolve().parent
 DTYPES = {"uint8": 0x0408, "uint16": 0x0416}
@@ -76,6 +76,32 @@ def write_binaries(
         texts = {name: text.replace(before, after) for name, text in texts.items()}
     for name, text in texts.items():
         replace_opaque(root, name.replace("decoder.", "decoder/", 1), text.encode("ascii"))
+
+
+def add_binaries(root: Path, *, shared: bool = False) -> None:
+    """Give an artifact whose decoder is ONNX graphs alone binaries that the stand-in executes: one of each graph, or
+    ``shared`` by all of them."""
+    entry = read_manifest(root).decoder
+    assert entry is not None
+    parts = [entry.graphs] if shared else [(graph,) for graph in entry.graphs]
+    paths = [f"decoder/{'all' if shared else part[0].name}.bin" for part in parts]
+    binaries = tuple(_binary_of(path, part) for path, part in zip(paths, parts, strict=True))
+    held = entry.model_copy(update={"backend": "qnn", "binaries": binaries})
+    add_opaque(root, {path: b"none yet" for path in paths}, held)
+    write_binaries(root)
+
+
+def _binary_of(path: str, graphs: Sequence[Graph]) -> Binary:
+    return Binary(
+        binary=path.replace("/", "."), build_id=BUILD, core_api="2.40.0", backend_api="5.40.0", blob_version="3.3.3",
+        soc=69, arch=79, weights_shared=len(graphs) > 1, predicted_graph_bytes=1 << 20, checks=("metadata",),
+        graphs=tuple(
+            BinaryGraph(
+                graph=graph.name, name_in_binary=graph.name, optimization=3, vtcm_bytes=8 << 20, spill_fill_bytes=0
+            )
+            for graph in graphs
+        ),
+    )  # fmt: skip
 
 
 def binary_text(entry: Decoder, name: str, says: Says) -> str:
