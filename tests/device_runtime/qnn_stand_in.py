@@ -39,10 +39,12 @@ class Says:
     """Of the binary's description of itself."""
 
 
-def build_stand_in(folder: Path) -> Path:
-    """Both libraries under their real names, with sanitizers; returns their folder."""
+def build_stand_in(folder: Path, *, sanitized: bool = True) -> Path:
+    """Both libraries under their real names, with the sanitizers of the programs that load them; returns their
+    folder."""
     library = folder / BACKEND
-    flags = ["-std=c11", "-shared", "-fPIC", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-std=c11", "-O2", "-shared", "-fPIC", "-g"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if sanitized else []
     warnings = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
     headers = ["-I", str(SOURCE / "decoder" / "src"), "-I", str(INCLUDE)]
     sources = [str(HERE / name) for name in ("qnn_stand_in.c", "qnn_stand_in_system.c")]
@@ -87,7 +89,7 @@ def add_binaries(root: Path, *, shared: bool = False) -> None:
     paths = [f"decoder/{'all' if shared else part[0].name}.bin" for part in parts]
     binaries = tuple(_binary_of(path, part) for path, part in zip(paths, parts, strict=True))
     held = entry.model_copy(update={"backend": "qnn", "binaries": binaries})
-    add_opaque(root, {path: b"none yet" for path in paths}, held)
+    add_opaque(root, dict.fromkeys(paths, b"none yet"), held)
     write_binaries(root)
 
 
