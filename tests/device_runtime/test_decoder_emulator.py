@@ -18,12 +18,16 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.decoder_trials import FRAMES_PSNR_DB, GRAPH_LSB
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.progress import Silent
+from hvdc.pipeline.run_frames import read_frames
+from hvdc.pipeline.run_results import read_result
+from hvdc.pipeline.stream_file import StreamVideo
 from hvdc.pipeline.videos import pixels_of
 from quant.frames import psnr_db
 from tests.commands import ROOT
 from tests.decoders import compiled_decoder, entry_of, random_latents, write_latents
 from tests.device_runtime.decoder_program import Decoded
 from tests.device_runtime.qnn_stand_in import Codes, dequantise, quantise
+from tests.device_runtime.runs import Runner, stream_of
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is here")
 
@@ -100,3 +104,20 @@ def test_frames_and_caches_are_those_of_onnx_runtime_on_the_same_binaries(artifa
 def test_another_device_is_refused_which_the_library_would_take(artifact: Path, run: Decoded) -> None:
     said = run.refused(artifact, "--arch", "75")
     assert "is compiled for SoC 69, architecture V79; this device is SoC 69, architecture V75" in said
+
+
+def test_the_runner_decodes_a_stream_with_it(
+    artifact: Path, run: Decoded, programs: dict[str, Path], embeds: Path, tmp_path: Path
+) -> None:
+    """Noise with a prompt to frames, in one process; to the bit what `hvdc_decoder_check` makes of the same latent. What
+    the library prints when it is loaded is no part of the report."""
+    stream = stream_of(tmp_path / "stream", artifact, embeds, [StreamVideo(0, 1)])
+    runner = Runner(programs["hvdc_runner"], artifact, stream, tmp_path)
+    done = runner.finished(tmp_path / "out", "npu", "--qnn-libraries", library_folder(), "--soc", 69, "--arch", 79)
+    assert done.report["decoder"]["name"] == f"QNN {toolchain().build_id} on the x86 emulator of the NPU"
+    assert done.report["videos"][0]["decode_s"] > 0
+    with open_artifact(artifact) as opened:
+        latent = read_result(tmp_path / "out" / "video-000000.safetensors", opened)
+        found = read_frames(tmp_path / "out" / "video-000000.ppm", opened).pixels
+    assert found.std() > 10
+    np.testing.assert_array_equal(found, run.frames(artifact, latent))
