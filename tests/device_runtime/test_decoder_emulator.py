@@ -33,15 +33,16 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is here
 
 VAE = ROOT / "examples" / "moving_shapes" / "model" / "vae"
 APART = ("--set", "decoder_share_weights=false")
+CLIP = ("--height", 32, "--width", 48)
 Float32Array = npt.NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
 def artifact(watched_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the example's decoder in tiles of 4 × 4 latent pixels."""
+    """With the example's decoder in tiles of 4 × 4 latent pixels, of which its clips have two."""
     folder = tmp_path_factory.mktemp("emulated")
     latents = write_latents(folder / "latents.safetensors", random_latents(1))
-    given = ("--vae", VAE, "--latents", latents, "--decoder-tile", "4x4", *APART)
+    given = ("--vae", VAE, "--latents", latents, "--decoder-tile", "4x4", *APART, *CLIP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDC_CACHE_DIR", str(folder / "cache"))
         return compiled_decoder(watched_checkpoint, folder / "a.hvdc", *given, backend="qnn")
@@ -109,8 +110,8 @@ def test_another_device_is_refused_which_the_library_would_take(artifact: Path, 
 def test_the_runner_decodes_a_stream_with_it(
     artifact: Path, run: Decoded, programs: dict[str, Path], embeds: Path, tmp_path: Path
 ) -> None:
-    """Noise with a prompt to frames, in one process; to the bit what `hvdc_decoder_check` makes of the same latent. What
-    the library prints when it is loaded is no part of the report."""
+    """To the bit as `hvdc_decoder_check` decodes the same latent, in two tiles. What the library prints when it is loaded
+    is no part of the report."""
     stream = stream_of(tmp_path / "stream", artifact, embeds, [StreamVideo(0, 1)])
     runner = Runner(programs["hvdc_runner"], artifact, stream, tmp_path)
     done = runner.finished(tmp_path / "out", "npu", "--qnn-libraries", library_folder(), "--soc", 69, "--arch", 79)
@@ -119,5 +120,6 @@ def test_the_runner_decodes_a_stream_with_it(
     with open_artifact(artifact) as opened:
         latent = read_result(tmp_path / "out" / "video-000000.safetensors", opened)
         found = read_frames(tmp_path / "out" / "video-000000.ppm", opened).pixels
+    assert found.shape == (5, 32, 48, 3)
     assert found.std() > 10
     np.testing.assert_array_equal(found, run.frames(artifact, latent))
