@@ -15,8 +15,10 @@ from exporters.qnn.available import why_not
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline import run as run_module
 from hvdc.pipeline import run_decoders
+from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.run_clips import strip_of
 from hvdc.pipeline.run_frames import read_frames
+from hvdc.pipeline.run_process import Watched
 from hvdc.pipeline.run_results import read_result
 from tests.artifacts import read_manifest
 from tests.commands import Result, hvdc
@@ -143,6 +145,16 @@ def test_without_work_for_it_the_runtime_is_not_started(
     facts = ran(artifact, embeds, out, *EMULATED, "--resume")
     assert (facts["finished"], facts["skipped"]) == (1, 1)
     assert_clips(artifact, out)
+
+
+def test_a_long_decoding_is_told_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 4.0, 11.0, 12.0, 30.0, 41.0])
+    monkeypatch.setattr("hvdc.pipeline.run_process.time.monotonic", lambda: next(now))
+    said: list[str] = []
+    watched = Watched(2, 12, Silent(), said.append, lambda *cut: None)
+    for video, done in ((0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)):
+        watched.take(json.dumps({"event": "decoding", "video": video, "position": 12, "done": done, "total": 4}))
+    assert said == [f"video {video}: {done} of 4 latent frames of tiles decoded" for video, done in ((0, 3), (1, 2))]
 
 
 # --- what is refused --------------------------------------------------------------------------------------------

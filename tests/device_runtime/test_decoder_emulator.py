@@ -110,8 +110,8 @@ def test_another_device_is_refused_which_the_library_would_take(artifact: Path, 
 def test_the_runner_decodes_a_stream_with_it(
     artifact: Path, run: Decoded, programs: dict[str, Path], embeds: Path, tmp_path: Path
 ) -> None:
-    """To the bit as `hvdc_decoder_check` decodes the same latent, in two tiles. What the library prints when it is loaded
-    is no part of the report."""
+    """To the bit as `hvdc_decoder_check` decodes the same latent, in two tiles. What the library prints is not in the
+    report."""
     stream = stream_of(tmp_path / "stream", artifact, embeds, [StreamVideo(0, 1)])
     runner = Runner(programs["hvdc_runner"], artifact, stream, tmp_path)
     done = runner.finished(tmp_path / "out", "npu", "--qnn-libraries", library_folder(), "--soc", 69, "--arch", 79)

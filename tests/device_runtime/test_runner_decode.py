@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from device_runtime.build import SOURCE
 from exporters.qnn.available import BACKEND, SYSTEM
 from hvdc.artifact.reader import open_artifact
 from hvdc.errors import HvdcError
@@ -32,6 +33,13 @@ PIECES = 8
 CUT = 5
 
 needs_gpu = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+MODES: dict[str, tuple[object, ...]] = {
+    "npu": (), "gpu": (), "hetero": ("--cut", CUT), "dp": (), "hetero-tensor": ("--gpu-share", 0.5)
+}  # fmt: skip
+in_every_mode = pytest.mark.parametrize(
+    ("mode", "more"),
+    [pytest.param(mode, more, marks=[] if mode == "npu" else needs_gpu, id=mode) for mode, more in MODES.items()],
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,16 +101,7 @@ def assert_decoded(runner: Runner, output: Path, videos: int = len(VIDEOS)) -> N
 # --- frames -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("mode", "more"),
-    [
-        ("npu", ()),
-        pytest.param("hetero", ("--cut", CUT), marks=needs_gpu),
-        pytest.param("gpu", (), marks=needs_gpu),
-        pytest.param("dp", (), marks=needs_gpu),
-        pytest.param("hetero-tensor", ("--gpu-share", 0.5), marks=needs_gpu),
-    ],
-)
+@in_every_mode
 def test_frames_are_those_of_the_latents(
     mode: str, more: tuple[object, ...], runner: Runner, decoding: tuple[object, ...], tmp_path: Path
 ) -> None:
@@ -165,9 +164,7 @@ def times(output: Path, pattern: str) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in output.glob(pattern)}
 
 
-@pytest.mark.parametrize(
-    ("mode", "more"), [("npu", ()), pytest.param("hetero", ("--cut", CUT), marks=needs_gpu)], ids=["npu", "hetero"]
-)
+@in_every_mode
 def test_latents_that_are_there_are_only_decoded(
     mode: str, more: tuple[object, ...], runner: Runner, decoding: tuple[object, ...], tmp_path: Path
 ) -> None:
@@ -178,7 +175,7 @@ def test_latents_that_are_there_are_only_decoded(
     assert (done.report["finished"], done.report["skipped"]) == (3, 0)
     for video, earlier in zip(done.report["videos"], first.report["videos"], strict=True):
         assert (video["kept"], video["gpu_s"], video["npu_s"], video["cpu_s"]) == (True, 0, 0, 0)
-        assert video["gpu_blocks"] == earlier["gpu_blocks"]
+        assert video["gpu_blocks"] == earlier["gpu_blocks"], "of the latent that is there"
         assert video["decode_s"] > 0
     assert not [event for event in done.events if event["event"] == "blocks"]
     assert_decoded(runner, output)
@@ -317,6 +314,23 @@ def test_options_that_cannot_be_carried_out(
     more: tuple[object, ...], words: str, runner: Runner, tmp_path: Path
 ) -> None:
     refused(runner.run(tmp_path / "out", "npu", *more), tmp_path / "out", words, 2)
+
+
+def test_a_program_without_the_decoder(runner: Runner, programs: dict[str, Path], tmp_path: Path) -> None:
+    """As a build without device_runtime/decoder makes it: it makes latents, and says why it makes no more."""
+    folder, parts = programs["hvdc_runner"].parent, ("coordinator", "npu", "host", "platform")
+    sources = [path for path in (SOURCE / "runner" / "src").glob("*.c") if path.name != "clips.c"]
+    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
+    includes = [f"-I{SOURCE / part / 'include'}" for part in (*parts, "core")]
+    libraries = [folder / part / f"libhvdc_{part}.a" for part in parts] + [folder / "libhvdc_core.a"]
+    program = tmp_path / "hvdc_runner"
+    command = ["cc", *flags, *includes, *sources, *libraries, "-lm", "-lpthread", "-ldl", "-o", program]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    other = Runner(program, runner.artifact, runner.stream, runner.kernels)
+    words = "this program was built without the decoder"
+    refused(other.run(tmp_path / "out", "npu", "--qnn-libraries", tmp_path), tmp_path / "out", words, 2)
+    assert other.finished(tmp_path / "out", "npu").report["finished"] == len(VIDEOS)
 
 
 # --- faults -----------------------------------------------------------------------------------------------------
