@@ -39,7 +39,7 @@ class Says:
     """Of the binary's description of itself."""
 
 
-def build_stand_in(folder: Path, *, sanitized: bool = True) -> Path:
+def build_stand_in(folder: Path, *, sanitized: bool = True, compiler: str = "cc") -> Path:
     """Both libraries under their real names, with the sanitizers of the programs that load them; returns their
     folder."""
     library = folder / BACKEND
@@ -48,7 +48,7 @@ def build_stand_in(folder: Path, *, sanitized: bool = True) -> Path:
     warnings = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
     headers = ["-I", str(SOURCE / "decoder" / "src"), "-I", str(INCLUDE)]
     sources = [str(HERE / name) for name in ("qnn_stand_in.c", "qnn_stand_in_system.c")]
-    command = ["cc", *flags, *warnings, *headers, *sources, "-o", str(library)]
+    command = [compiler, *flags, *warnings, *headers, *sources, "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shutil.copy(library, folder / SYSTEM)

@@ -27,6 +27,10 @@ void hvdc_frames_name(uint32_t video, char name[HVDC_RESULT_NAME_BYTES]) {
     (void)snprintf(name, HVDC_RESULT_NAME_BYTES, "video-%06" PRIu32 ".ppm", video);
 }
 
+void hvdc_frames_key_latent(hvdc_frames_key *key, const float *latent, size_t values) {
+    hvdc_sha256_of(latent, values * sizeof *latent, key->latent);
+}
+
 /* The size of an image, after its magic number. */
 static size_t image_size(const hvdc_frames_key *key, char *out, size_t room) {
     return (size_t)snprintf(out, room, "\n%" PRIu32 " %" PRIu32 "\n255\n", key->width, key->height);

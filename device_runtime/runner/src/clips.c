@@ -10,7 +10,6 @@
 #include "hvdc/decoder.h"
 #include "hvdc/frames_file.h"
 #include "hvdc/host.h"
-#include "sha256.h"
 
 struct hvdc_clips {
     const hvdc_artifact *artifact;
@@ -55,12 +54,9 @@ static void name_decoder(hvdc_clips *clips, const char *build) {
 
 static hvdc_frames_key key_of(const hvdc_clips *clips, uint32_t video, const float *latent) {
     hvdc_frames_key key = {.video = video, .frames = clips->size[0], .height = clips->size[1], .width = clips->size[2]};
-    hvdc_sha256 sha;
-    hvdc_sha256_init(&sha);
-    hvdc_sha256_update(&sha, latent,
-                       (size_t)hvdc_grid_tokens(&clips->grid) *
-                           hvdc_token_width(hvdc_artifact_geometry(clips->artifact)) * sizeof *latent);
-    hvdc_sha256_final(&sha, key.latent);
+    hvdc_frames_key_latent(
+        &key, latent,
+        (size_t)hvdc_grid_tokens(&clips->grid) * hvdc_token_width(hvdc_artifact_geometry(clips->artifact)));
     memcpy(key.decoder, clips->name, sizeof key.decoder);
     memcpy(key.artifact, hvdc_artifact_header(clips->artifact)->index_sha256, sizeof key.artifact);
     return key;

@@ -10,6 +10,7 @@
 #define HVDC_FRAMES_FILE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "hvdc/result.h"
@@ -25,8 +26,11 @@ typedef struct hvdc_frames_key {
     uint32_t video, frames, height, width;
     char decoder[HVDC_FRAMES_DECODER_BYTES];  /* printable ASCII without quotes and backslashes */
     uint8_t artifact[HVDC_RESULT_HASH_BYTES]; /* as in hvdc_result_key */
-    uint8_t latent[HVDC_RESULT_HASH_BYTES];   /* SHA-256 of float [tokens][latent_values] */
+    uint8_t latent[HVDC_RESULT_HASH_BYTES];   /* SHA-256 of float [tokens][latent_values]: hvdc_frames_key_latent */
 } hvdc_frames_key;
+
+/* Fills in key->latent. */
+void hvdc_frames_key_latent(hvdc_frames_key *key, const float *latent, size_t values);
 
 /* Name of a video's file in its directory. */
 void hvdc_frames_name(uint32_t video, char name[HVDC_RESULT_NAME_BYTES]);
