@@ -17,6 +17,7 @@ from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import write_clips, write_sheet
+from hvdc.pipeline.run_decoders import DECODERS, AfterStream, InStream, RunDecoder
 from hvdc.pipeline.run_history import finished_report, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
 from hvdc.pipeline.run_process import Watched, run_runner
@@ -58,6 +59,7 @@ class RunRequest:
     stop_when_gpu_lost: bool = False
     trace: Path | None = None
     decode: bool = True
+    decode_with: str = DECODERS[0]
     suffix: str = "mp4"
     fps: int = 16
     resume: bool = False
@@ -66,8 +68,8 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Ran:
-    """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video on this machine; None: was there, or is not
-    decoded."""
+    """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video in onnxruntime; None: was there, or is not
+    decoded there. ``decoded_by``: the decoder in the runtime, as it calls itself; ``""`` for none."""
 
     request: RunRequest
     report: dict[str, Any]
@@ -76,6 +78,7 @@ class Ran:
     texts: tuple[str, ...]
     decode_s: tuple[float | None, ...]
     decoded: bool
+    decoded_by: str
     sheet_rows: int
     notes: tuple[str, ...] = field(default=())
 
@@ -145,23 +148,26 @@ def _checked(request: RunRequest, artifact: Artifact) -> Rates | None:
     return table.rates
 
 
-def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> HostDecoder | None:
-    if not request.decode or artifact.manifest.decoder is None:
+def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> RunDecoder | None:
+    in_stream = request.decode_with != DECODERS[0]
+    if not request.decode or (artifact.manifest.decoder is None and not in_stream):
         return None
     image_library()
     if request.suffix == "mp4":
         require_encoder()
-    return stack.enter_context(HostDecoder(artifact, None, request.threads or 2))
+    if in_stream:
+        return InStream(artifact)
+    return AfterStream(stack.enter_context(HostDecoder(artifact, None, request.threads or 2)))
 
 
 def _run(
     request: RunRequest, artifact: Artifact, prompts: Prompts, videos: tuple[StreamVideo, ...], rates: Rates | None,
-    runtime: Runtime, place: Place, state: Run, decoder: HostDecoder | None, progress: Progress,
+    runtime: Runtime, place: Place, state: Run, decoder: RunDecoder | None, progress: Progress,
     say: Callable[[str], None],
 ) -> Ran:  # fmt: skip
     manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
     texts = tuple(prompts.texts[video.prompt] for video in videos)
-    before = finished_report(state, place, artifact, prompts, videos) if request.trace is None else None
+    before = finished_report(state, place, artifact, prompts, videos, decoder) if request.trace is None else None
     device = state.gpu
     if before is None:
         write_stream(place.stream, artifact, prompts, videos)
@@ -172,7 +178,7 @@ def _run(
             ),
             state.begin, state.note_video,
         )  # fmt: skip
-        arguments = _arguments(request, place, state, rates)
+        arguments = _arguments(request, place, state, rates, decoder)
         before = merged(run_runner(runtime.runner, arguments, watched, progress), state)
         if not before["stopped"]:
             state.begin()  # also where the runtime has not said so
@@ -185,16 +191,23 @@ def _run(
     write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
     decode_s: list[float | None] = [None] * len(videos)
     rows = 0
+    decoded_by = ""
     if decoder is not None:
-        decode_s = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
+        seconds = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
+        if isinstance(decoder, InStream):
+            decoded_by = decoder.decoded_by or report["decoder"]["name"]
+        else:
+            decode_s = seconds
         rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
     return Ran(
         request, _with_first_source(report, state), device, videos, texts, tuple(decode_s), decoder is not None,
-        rows, _notes(request, manifest.decoder is not None, report),
+        decoded_by, rows, _notes(request, manifest.decoder is not None, report),
     )  # fmt: skip
 
 
-def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | None) -> list[object]:
+def _arguments(
+    request: RunRequest, place: Place, state: Run, rates: Rates | None, decoder: RunDecoder | None
+) -> list[object]:
     out: list[object] = [request.artifact.absolute(), place.stream.absolute(), "-o", place.results.absolute()]
     out += ["--mode", request.mode, "--npu-sums", request.npu_sums]
     out += ["--resume"]  # the folder is this run's own: what is there was made by it
@@ -214,6 +227,8 @@ def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | Non
     if request.mode != "npu":
         out += ["--kernel-cache", cache_folder("opencl")]
         out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
+    if decoder is not None and decoder.libraries is not None:
+        out += ["--qnn-libraries", decoder.libraries, "--emulator", "yes"]
     given = {
         "--threads": request.threads, "--device": request.device, "--npu-cpus": request.npu_cpus,
         "--gpu-cpus": request.gpu_cpus, "--trace": request.trace,
@@ -252,6 +267,7 @@ def facts(ran: Ran) -> dict[str, Any]:
         **{name: value for name, value in ran.report.items() if name != "videos"},
         "gpu": ran.device,
         "where": WHERE,
+        "decoded_by": ran.decoded_by or None,
         "latents": str(place.latents),
         "sheet": str(place.sheet) if ran.decoded else None,
         "videos": rows,

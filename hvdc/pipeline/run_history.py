@@ -7,26 +7,33 @@ from typing import Any
 
 from exporters.prompts import Prompts
 from hvdc.artifact.reader import Artifact
+from hvdc.pipeline.run_decoders import RunDecoder
 from hvdc.pipeline.run_place import Place, Run
 from hvdc.pipeline.run_results import is_verified
 from hvdc.pipeline.stream_file import StreamVideo, input_sha256
 
 
 def merged(report: dict[str, Any], state: Run) -> dict[str, Any]:
-    """A report in which a video that was skipped has the figures of the start that made it."""
+    """A report in which a video that was skipped, or only decoded, has the figures of the start that made it."""
     videos = []
     for record in report["videos"]:
-        earlier = state.video(record["video"]) if record["skipped"] else {}
+        earlier = state.video(record["video"]) if record["skipped"] or record["kept"] else {}
         whole = earlier.keys() == record.keys()
-        blocks = {name: record[name] for name in ("gpu_blocks", "recovered", "skipped")}
+        blocks = {name: record[name] for name in ("gpu_blocks", "recovered", "skipped", "kept")}
         videos.append(earlier | blocks if whole else record)
     return report | {"videos": videos}
 
 
 def finished_report(
-    state: Run, place: Place, artifact: Artifact, prompts: Prompts, videos: Sequence[StreamVideo]
+    state: Run,
+    place: Place,
+    artifact: Artifact,
+    prompts: Prompts,
+    videos: Sequence[StreamVideo],
+    decoder: RunDecoder | None,
 ) -> dict[str, Any] | None:
-    """The report of a run of which every result is there and verified; None if the runtime has something to do."""
+    """The report of a run of which every result is there and verified, and decoded if the runtime decodes; None if it
+    has something to do."""
     report = state.report
     records = report.get("videos")
     if not isinstance(records, list) or [_number(record) for record in records] != list(range(len(videos))):
@@ -47,7 +54,9 @@ def finished_report(
         }
         if not is_verified(place.result(video), artifact, key):
             return None
-    were_there = [state.video(video) | {"skipped": True} for video in range(len(videos))]
+        if decoder is not None and not decoder.is_done(place, video):
+            return None
+    were_there = [state.video(video) | {"skipped": True, "kept": False} for video in range(len(videos))]
     return report | {"finished": 0, "skipped": len(videos), "stopped": False, "videos": were_there}
 
 

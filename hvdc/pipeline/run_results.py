@@ -53,6 +53,18 @@ def read_result(path: Path, artifact: Artifact) -> Float32Array:
     return values
 
 
+def tokens_sha256(path: Path) -> str:
+    """SHA-256 of a result's values, as its metadata has it. Raises HvdcError."""
+    try:
+        file = SafetensorsFile(path)
+        try:
+            return str(file.metadata["sha256"])
+        finally:
+            file.close()
+    except (CheckpointError, KeyError) as error:
+        raise _refused(path, str(error)) from error
+
+
 def is_verified(path: Path, artifact: Artifact, key: Mapping[str, object]) -> bool:
     """Whether a result is whole and of this ``key``: metadata by name, as text but for ``gpu_share``."""
     try:

@@ -48,7 +48,7 @@ static bool post(hvdc_npu_lane *lane, const hvdc_npu_news *news, hvdc_failure *f
     }
     if (posted) lane->news[lane->news_end++] = *news;
     lane->starved = lane->starved || !posted;
-    if (news->kind != HVDC_NPU_SPAN) lane->running = 0;
+    if (news->kind >= HVDC_NPU_DONE) lane->running = 0;
     (void)pthread_mutex_unlock(&lane->mutex);
     const uint64_t one = 1;
     ssize_t written = write(lane->wake, &one, sizeof one);
@@ -76,6 +76,17 @@ static bool waited(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
     return job->ready_ns == 0 || post_span(lane, &span, failure);
 }
 
+struct decoding {
+    hvdc_npu_lane *lane;
+    const hvdc_npu_job *job;
+};
+
+static bool decoded_more(void *context, uint64_t done, uint64_t total) {
+    const struct decoding *decoding = context;
+    const hvdc_npu_news news = {.kind = HVDC_NPU_DECODING, .job = *decoding->job, .done = done, .total = total};
+    return !is_cancelled(decoding->lane) && post(decoding->lane, &news, NULL);
+}
+
 static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
     const hvdc_stream_io *io = &lane->stream->io;
     uint32_t steps = lane->stream->trajectory.steps;
@@ -85,7 +96,10 @@ static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
                               .video = job->video,
                               .position = hvdc_executions(&lane->stream->trajectory),
                               .start_ns = hvdc_clock_ns()};
-    if (!io->decode(io->context, job->video, hvdc_slot_latent(&lane->slots[job->slot], steps), failure)) return false;
+    struct decoding context = {.lane = lane, .job = job};
+    const hvdc_decoding decoding = {.context = &context, .progress = decoded_more};
+    if (!io->decode(io->context, job->video, hvdc_slot_latent(&lane->slots[job->slot], steps), &decoding, failure))
+        return false;
     span.end_ns = hvdc_clock_ns();
     return post_span(lane, &span, failure);
 }
@@ -101,7 +115,10 @@ static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, 
                                            hvdc_executions(&lane->stream->trajectory), failure);
     if (done != HVDC_EXECUTED) return done;
     if (is_cancelled(lane)) return HVDC_CANCELLED;
-    return decode(lane, job, failure) ? HVDC_EXECUTED : HVDC_NOT_EXECUTED;
+    const hvdc_npu_news latent = {.kind = HVDC_NPU_LATENT, .job = *job};
+    if (!job->kept && !post(lane, &latent, failure)) return HVDC_NOT_EXECUTED;
+    if (decode(lane, job, failure)) return HVDC_EXECUTED;
+    return is_cancelled(lane) ? HVDC_CANCELLED : HVDC_NOT_EXECUTED;
 }
 
 static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {

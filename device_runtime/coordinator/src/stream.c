@@ -96,11 +96,24 @@ static bool hear_gpu(hvdc_running *r) {
     }
 }
 
+static void decoding(hvdc_running *r, const hvdc_npu_news *news) {
+    const hvdc_stream_io *io = &r->stream->io;
+    const hvdc_progress progress = {.event = HVDC_EVENT_DECODING,
+                                    .video = news->job.video,
+                                    .position = hvdc_executions(&r->stream->trajectory),
+                                    .done = news->done,
+                                    .total = news->total,
+                                    .at_s = hvdc_running_s(r, hvdc_clock_ns())};
+    if (io->progress != NULL) io->progress(io->context, &progress);
+}
+
 static bool hear_npu(hvdc_running *r) {
     hvdc_npu_news news;
     while (hvdc_npu_lane_news(r->lane, &news)) {
         if (news.kind == HVDC_NPU_SPAN) hvdc_running_span(r, &news.span);
-        if (news.kind == HVDC_NPU_DONE && !hvdc_running_finished(r, &news.job)) return false;
+        if (news.kind == HVDC_NPU_LATENT && !hvdc_running_computed(r, &news.job)) return false;
+        if (news.kind == HVDC_NPU_DECODING) decoding(r, &news);
+        if (news.kind == HVDC_NPU_DONE) hvdc_running_finished(r, &news.job);
         if (news.kind == HVDC_NPU_ALONE && !hvdc_running_partner_lost(r, &news.job, &news.failure)) return false;
         if (news.kind == HVDC_NPU_FAILED) return hvdc_fail(r->failure, news.failure.kind, "%s", news.failure.message);
     }

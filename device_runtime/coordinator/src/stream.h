@@ -42,7 +42,9 @@ bool hvdc_running_end(hvdc_running *r);
 /* Videos into free slots, and work to the engines. */
 bool hvdc_running_fill(hvdc_running *r);
 bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff);
-bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
+/* Its latent, which becomes a result; and its frames. */
+bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job);
+void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
 /* The worker is lost: its videos go on from their last boundaries on the NPU, or the stream fails, as the options say. */
 bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why);
 /* The same, as the NPU's thread has noticed in `job`. */

@@ -38,17 +38,20 @@ static bool load(void *context, uint32_t video, float *latent, float *embeds, hv
     return true;
 }
 
-static bool decode(void *context, uint32_t video, const float *latent, hvdc_failure *failure) {
+static bool decode(void *context, uint32_t video, const float *latent, const hvdc_decoding *decoding,
+                   hvdc_failure *failure) {
     const check *c = context;
     (void)latent;
     if (video == c->spec->decode_fails_at)
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the decoder refuses video %u", (unsigned)video);
     check_sleep_us(c->spec->decode_us);
-    return true;
+    return decoding->progress(decoding->context, 1, 1) ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE, "decoding was stopped");
 }
 
 static void progress(void *context, const hvdc_progress *p) {
-    static const char *const names[] = {"started", "blocks", "handoff", "finished", "skipped", "gpu lost", "stopping"};
+    static const char *const names[] = {"started",  "blocks",  "handoff",  "decoding",
+                                        "finished", "skipped", "gpu lost", "stopping"};
     check *c = context;
     if (p->event == HVDC_EVENT_FINISHED && c->finished_count < 4096) c->finished[c->finished_count++] = p->video;
     if (!c->tells) return;

@@ -21,19 +21,30 @@ static bool wants_json(int argc, char **argv) {
     return false;
 }
 
-int main(int argc, char **argv) {
+static int begin(int argc, char **argv, FILE *out) {
     hvdc_options options;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
-    hvdc_say_in_lines();
     if (!hvdc_options_parse(argc, argv, &options, &failure)) {
         options.json = wants_json(argc, argv);
-        hvdc_print_failure(&options, &failure);
+        hvdc_print_failure(out, &options, &failure);
         return HVDC_EXIT_USAGE;
     }
-    if (options.help) return fputs(hvdc_options_help, stdout) < 0 ? HVDC_EXIT_FAILURE : HVDC_EXIT_OK;
+    if (options.help) return fputs(hvdc_options_help, out) < 0 ? HVDC_EXIT_FAILURE : HVDC_EXIT_OK;
     switch (options.role) {
         case HVDC_ROLE_WORKER: return (int)hvdc_be_worker(&options);
         case HVDC_ROLE_TIMER: return (int)hvdc_be_timer(&options);
-        default: return (int)hvdc_be_owner(&options);
+        default: return (int)hvdc_be_owner(&options, out);
     }
+}
+
+int main(int argc, char **argv) {
+    hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    hvdc_say_in_lines();
+    FILE *out = hvdc_take_standard_output(&failure);
+    if (out == NULL) {
+        (void)fprintf(stderr, "hvdc_runner: %s\n", failure.message);
+        return HVDC_EXIT_FAILURE;
+    }
+    int status = begin(argc, argv, out);
+    return fclose(out) == 0 || status != HVDC_EXIT_OK ? status : HVDC_EXIT_FAILURE;
 }

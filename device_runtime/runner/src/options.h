@@ -20,6 +20,8 @@ enum hvdc_role {
     HVDC_ROLE_TIMER   /* times the GPU's blocks for an owner that looks for a cut */
 };
 
+enum hvdc_emulator { HVDC_EMULATOR_AS_BUILT = 0, HVDC_EMULATOR_YES, HVDC_EMULATOR_NO };
+
 enum hvdc_talk { HVDC_TALK_TEXT = 0, HVDC_TALK_JSON, HVDC_TALK_NOTHING };
 
 /* Texts are those of argv. */
@@ -41,6 +43,10 @@ typedef struct hvdc_options {
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */
     const char *npu_cpus, *gpu_cpus; /* NULL: all that this process may use */
     const char *trace;
+    const char *qnn_libraries;            /* directory; NULL: latents are not decoded */
+    const char *qnn_backend, *qnn_system; /* files in it; NULL: as hvdc/decoder.h has them */
+    uint32_t soc, arch;                   /* what this device is; 0: not known */
+    enum hvdc_emulator emulator;          /* whether the libraries are those that emulate the NPU on x86 */
     bool resume, stop_when_gpu_lost, abandon, json, help;
     double gpu_silence_s; /* until a GPU's process that has work and says nothing is given up */
     uint32_t parent;      /* a process with which this one ends; 0: none */

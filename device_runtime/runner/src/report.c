@@ -2,10 +2,13 @@
 
 #include "report.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "hvdc/json.h"
 
@@ -15,11 +18,12 @@
 static void put_video(FILE *file, const hvdc_video *v) {
     (void)fprintf(file,
                   "{\"video\": %" PRIu32 ", \"gpu_blocks\": %" PRIu32
-                  ", \"recovered\": %s, \"skipped\": %s, "
+                  ", \"recovered\": %s, \"skipped\": %s, \"kept\": %s, "
                   "\"started_s\": %.6f, \"finished_s\": %.6f, \"gpu_s\": %.6f, \"npu_s\": %.6f, \"cpu_s\": %.6f, "
                   "\"waiting_s\": %.6f, \"decode_s\": %.6f}",
-                  v->video, v->gpu_blocks, v->recovered ? "true" : "false", v->skipped ? "true" : "false", v->started_s,
-                  v->finished_s, v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s, v->decode_s);
+                  v->video, v->gpu_blocks, v->recovered ? "true" : "false", v->skipped ? "true" : "false",
+                  v->kept ? "true" : "false", v->started_s, v->finished_s, v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s,
+                  v->decode_s);
 }
 
 static const char *const cut_sources[] = {"none", "given", "rates", "measured"};
@@ -49,7 +53,23 @@ void hvdc_say_cut(const hvdc_outcome *o) {
     (void)fputs("}\n", stderr);
 }
 
-void hvdc_say_in_lines(void) { (void)setvbuf(stderr, NULL, _IOLBF, LINE_BYTES); }
+void hvdc_say_in_lines(void) {
+    (void)setvbuf(stderr, NULL, _IOLBF, LINE_BYTES);
+    (void)setvbuf(stdout, NULL, _IOLBF, LINE_BYTES);
+}
+
+FILE *hvdc_take_standard_output(hvdc_failure *failure) {
+    (void)fflush(stdout);
+    int kept = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3);
+    FILE *out = kept < 0 ? NULL : fdopen(kept, "w");
+    if (out != NULL && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0) return out;
+    (void)hvdc_fail(failure, HVDC_FAILURE_FILE, "standard output cannot be written: %s", strerror(errno));
+    if (out != NULL)
+        (void)fclose(out);
+    else if (kept >= 0)
+        (void)close(kept);
+    return NULL;
+}
 
 void hvdc_say(const hvdc_options *options, const char *event, const char *format, ...) {
     char text[2 * HVDC_FAILURE_MESSAGE_BYTES];
@@ -83,12 +103,14 @@ void hvdc_say_weights_use(const hvdc_outcome *outcome) {
     if (text[0] != 0) hvdc_say(outcome->options, "note", "%s", text);
 }
 
-static const char *const event_names[] = {"started", "blocks",   "handoff", "finished",
-                                          "skipped", "gpu-lost", "stopping"};
+static const char *const event_names[] = {"started",  "blocks",  "handoff",  "decoding",
+                                          "finished", "skipped", "gpu-lost", "stopping"};
 
 static void say_json(const hvdc_progress *p) {
     (void)fprintf(stderr, "{\"event\": \"%s\", \"video\": %" PRIu32 ", \"position\": %" PRIu32 ", \"at_s\": %.6f",
                   event_names[p->event], p->video, p->position, p->at_s);
+    if (p->event == HVDC_EVENT_DECODING)
+        (void)fprintf(stderr, ", \"done\": %" PRIu64 ", \"total\": %" PRIu64, p->done, p->total);
     if (p->text != NULL) {
         (void)fputs(", \"text\": ", stderr);
         hvdc_json_text(stderr, p->text);
@@ -111,6 +133,12 @@ void hvdc_say_progress(void *speaker, const hvdc_progress *p) {
             s->last_s = p->at_s;
             (void)fprintf(stderr, "video %" PRIu32 ": %" PRIu32 " of %" PRIu32 " blocks\n", p->video, p->position, all);
             return;
+        case HVDC_EVENT_DECODING:
+            if (p->at_s - s->last_s < EVERY_S) return;
+            s->last_s = p->at_s;
+            (void)fprintf(stderr, "video %" PRIu32 ": %" PRIu64 " of %" PRIu64 " latent frames of tiles decoded\n",
+                          p->video, p->done, p->total);
+            return;
         case HVDC_EVENT_HANDOFF:
             (void)fprintf(stderr, "video %" PRIu32 ": handed to the NPU at block %" PRIu32 "\n", p->video, p->position);
             return;
@@ -123,64 +151,89 @@ void hvdc_say_progress(void *speaker, const hvdc_progress *p) {
     }
 }
 
-static void print_json(const hvdc_outcome *o) {
-    const hvdc_stream_report *r = &o->report;
-    (void)printf("{\"mode\": \"%s\", \"executions\": %" PRIu32 ", ", hvdc_mode_name(o->options->mode),
-                 o->trajectory.steps * o->trajectory.layers);
-    put_cut(stdout, o);
-    (void)printf(", \"npu_sums\": \"%s\"", hvdc_npu_sums_name(o->options->npu_sums));
-    (void)printf(", \"threads\": %" PRIu32 ", \"finished\": %" PRIu32 ", \"skipped\": %" PRIu32
-                 ", \"stopped\": %s"
-                 ", \"gpu_lost\": %s, \"note\": ",
-                 o->options->threads, r->finished, r->skipped, r->stopped ? "true" : "false",
-                 r->gpu_lost ? "true" : "false");
-    hvdc_json_text(stdout, r->note);
-    (void)printf(", \"seconds\": %.6f, \"period_s\": %.6f, \"weights_kind\": \"%s\", \"weights_bytes\": %" PRIu64
-                 ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64 ", \"gpu_weights_copied_bytes\": %" PRIu64
-                 ", \"slot_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64
-                 ", \"host_bytes\": %" PRIu64 ", \"videos\": [",
-                 r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
-                 r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
-                 r->npu_engine_bytes, o->host_bytes);
-    for (uint32_t i = 0; i < o->videos; i++) {
-        (void)fputs(i == 0 ? "" : ", ", stdout);
-        put_video(stdout, &r->videos[i]);
+static void put_decoder(FILE *file, const hvdc_clips_facts *d) {
+    if (d == NULL) {
+        (void)fputs("null", file);
+        return;
     }
-    (void)fputs("]}\n", stdout);
+    (void)fputs("{\"name\": ", file);
+    hvdc_json_text(file, d->decoder);
+    (void)fputs(", \"binary_build\": ", file);
+    hvdc_json_text(file, d->binary_build);
+    (void)fputs(", \"memory\": ", file);
+    hvdc_json_text(file, d->memory);
+    (void)fprintf(file,
+                  ", \"emulator\": %s, \"contexts\": %" PRIu32 ", \"contexts_loaded\": %" PRIu32
+                  ", \"buffer_bytes\": %" PRIu64 ", \"clip_bytes\": %" PRIu64 "}",
+                  d->emulator ? "true" : "false", d->contexts, d->contexts_loaded, d->buffer_bytes, d->clip_bytes);
 }
 
-static void print_text(const hvdc_outcome *o) {
+static void print_json(FILE *out, const hvdc_outcome *o) {
     const hvdc_stream_report *r = &o->report;
-    (void)printf("video  gpu blocks     gpu s     npu s     cpu s  waiting s\n");
+    (void)fprintf(out, "{\"mode\": \"%s\", \"executions\": %" PRIu32 ", ", hvdc_mode_name(o->options->mode),
+                  o->trajectory.steps * o->trajectory.layers);
+    put_cut(out, o);
+    (void)fprintf(out, ", \"npu_sums\": \"%s\"", hvdc_npu_sums_name(o->options->npu_sums));
+    (void)fprintf(out,
+                  ", \"threads\": %" PRIu32 ", \"finished\": %" PRIu32 ", \"skipped\": %" PRIu32
+                  ", \"stopped\": %s"
+                  ", \"gpu_lost\": %s, \"note\": ",
+                  o->options->threads, r->finished, r->skipped, r->stopped ? "true" : "false",
+                  r->gpu_lost ? "true" : "false");
+    hvdc_json_text(out, r->note);
+    (void)fprintf(out,
+                  ", \"seconds\": %.6f, \"period_s\": %.6f, \"weights_kind\": \"%s\", \"weights_bytes\": %" PRIu64
+                  ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64
+                  ", \"gpu_weights_copied_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
+                  ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64
+                  ", \"decoder\": ",
+                  r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
+                  r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
+                  r->npu_engine_bytes, o->host_bytes);
+    put_decoder(out, o->decoder);
+    (void)fputs(", \"videos\": [", out);
+    for (uint32_t i = 0; i < o->videos; i++) {
+        (void)fputs(i == 0 ? "" : ", ", out);
+        put_video(out, &r->videos[i]);
+    }
+    (void)fputs("]}\n", out);
+}
+
+static void print_text(FILE *out, const hvdc_outcome *o) {
+    const hvdc_stream_report *r = &o->report;
+    (void)fprintf(out, "video  gpu blocks     gpu s     npu s     cpu s  waiting s  decode s\n");
     for (uint32_t i = 0; i < o->videos; i++) {
         const hvdc_video *v = &r->videos[i];
         if (v->finished_s > 0.0)
-            (void)printf("%5" PRIu32 "  %10" PRIu32 "  %8.3f  %8.3f  %8.3f  %9.3f%s\n", v->video, v->gpu_blocks,
-                         v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s, v->recovered ? "  recovered" : "");
+            (void)fprintf(out, "%5" PRIu32 "  %10" PRIu32 "  %8.3f  %8.3f  %8.3f  %9.3f  %8.3f%s\n", v->video,
+                          v->gpu_blocks, v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s, v->decode_s,
+                          v->recovered ? "  recovered" : "");
     }
-    (void)printf("%" PRIu32 " finished, %" PRIu32 " were there, of %" PRIu32 " videos; %.3f s, a video every %.3f s\n",
-                 r->finished, r->skipped, o->videos, r->seconds, r->period_s);
+    (void)fprintf(out,
+                  "%" PRIu32 " finished, %" PRIu32 " were there, of %" PRIu32 " videos; %.3f s, a video every %.3f s\n",
+                  r->finished, r->skipped, o->videos, r->seconds, r->period_s);
     char weights[160];
     weights_text(o, weights);
-    if (weights[0] != 0) (void)printf("%s\n", weights);
-    if (r->note[0] != 0) (void)printf("%s\n", r->note);
+    if (weights[0] != 0) (void)fprintf(out, "%s\n", weights);
+    if (o->decoder != NULL) (void)fprintf(out, "decoded by %s\n", o->decoder->decoder);
+    if (r->note[0] != 0) (void)fprintf(out, "%s\n", r->note);
 }
 
-bool hvdc_print_outcome(const hvdc_outcome *outcome) {
+bool hvdc_print_outcome(FILE *out, const hvdc_outcome *outcome) {
     if (outcome->options->json)
-        print_json(outcome);
+        print_json(out, outcome);
     else
-        print_text(outcome);
-    return fflush(stdout) == 0;
+        print_text(out, outcome);
+    return fflush(out) == 0;
 }
 
 static const char *const failure_kinds[] = {"none", "usage", "artifact", "device", "memory", "peer", "file"};
 
-void hvdc_print_failure(const hvdc_options *options, const hvdc_failure *failure) {
+void hvdc_print_failure(FILE *out, const hvdc_options *options, const hvdc_failure *failure) {
     (void)fprintf(stderr, "hvdc_runner: %s\n", failure->message);
     if (!options->json) return;
-    (void)printf("{\"error\": {\"kind\": \"%s\", \"what\": ", failure_kinds[failure->kind]);
-    hvdc_json_text(stdout, failure->message);
-    (void)fputs("}}\n", stdout);
-    (void)fflush(stdout);
+    (void)fprintf(out, "{\"error\": {\"kind\": \"%s\", \"what\": ", failure_kinds[failure->kind]);
+    hvdc_json_text(out, failure->message);
+    (void)fputs("}}\n", out);
+    (void)fflush(out);
 }

@@ -2,6 +2,8 @@
 #ifndef HVDC_RUNNER_ROLES_H
 #define HVDC_RUNNER_ROLES_H
 
+#include <stdio.h>
+
 #include "options.h"
 
 enum hvdc_exit {
@@ -15,7 +17,7 @@ enum hvdc_exit {
 
 enum hvdc_exit hvdc_exit_of(const hvdc_failure *failure);
 
-enum hvdc_exit hvdc_be_owner(const hvdc_options *options);
+enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out); /* `out`: for the report */
 enum hvdc_exit hvdc_be_worker(const hvdc_options *options);
 enum hvdc_exit hvdc_be_timer(const hvdc_options *options);
 

@@ -21,8 +21,8 @@
  * HVDC_MODE_TENSOR is what the others are compared with: no video is cut, and each linear of the NPU's engine is. The
  * worker computes its share of the columns meanwhile, and the two wait for each other after every one.
  *
- * Threads. hvdc_stream_run calls `npu`, `host` and `decode` from one thread that it starts, `load` and `progress` from
- * the caller's. Call it from a thread that lives as long as the call, and with the signals of hvdc_stop_signals blocked
+ * Threads. hvdc_stream_run calls `npu`, `host` and `decode` from one thread that it starts, the others of
+ * hvdc_stream_io from the caller's. Call it from a thread that lives as long as the call, and with the signals of hvdc_stop_signals blocked
  * in all threads. It returns with no thread, process, mapping or descriptor left behind, except for a call of the NPU's
  * engine or of `decode` that does not return: it is waited for.
  *
@@ -97,6 +97,7 @@ typedef struct hvdc_video {
                           * HVDC_MODE_TENSOR: those in which the GPU had its share */
     bool recovered;      /* the GPU's process was lost meanwhile: resumed from the last step that was whole */
     bool skipped;        /* was there already: nothing was executed, all times are 0 */
+    bool kept;           /* its latent was there already: it was decoded, and the times of engines and CPU are 0 */
     double started_s, finished_s;
     double gpu_s, npu_s; /* in the engines' blocks, and in slices of linears */
     double cpu_s;        /* in the functions of hvdc_host_ops, of both processes */
@@ -108,6 +109,7 @@ enum hvdc_event {
     HVDC_EVENT_STARTED,  /* the worker is ready (modes with a worker), the stream starts */
     HVDC_EVENT_BLOCKS,   /* `video` has reached `position` */
     HVDC_EVENT_HANDOFF,  /* `video` crosses from GPU to NPU at `position` */
+    HVDC_EVENT_DECODING, /* `done` of `total` pieces of `video` are decoded */
     HVDC_EVENT_FINISHED, /* `video` is decoded and kept; `record` says how it came to be */
     HVDC_EVENT_SKIPPED,  /* `video` had been finished before */
     HVDC_EVENT_GPU_LOST, /* `text` says what happened and how it goes on */
@@ -117,10 +119,18 @@ enum hvdc_event {
 typedef struct hvdc_progress {
     enum hvdc_event event;
     uint32_t video, position;
+    uint64_t done, total;     /* of DECODING */
     const hvdc_video *record; /* of FINISHED and SKIPPED, else NULL */
     const char *text;         /* a sentence, or NULL */
     double at_s;              /* since the start of the stream */
 } hvdc_progress;
+
+/* What a decoder calls after each piece of its work. */
+typedef struct hvdc_decoding {
+    void *context;
+    /* False: the stream stops, and so does the decoder, which then fails. */
+    bool (*progress)(void *context, uint64_t done, uint64_t total);
+} hvdc_decoding;
 
 /* What a stream takes and gives. */
 typedef struct hvdc_stream_io {
@@ -128,9 +138,14 @@ typedef struct hvdc_stream_io {
     /* Fill in the initial latent and the embeds of `video`. Called in order, a video or two ahead; the same video gives
      * the same values whenever it is asked for. */
     bool (*load)(void *context, uint32_t video, float *latent, float *embeds, hvdc_failure *failure);
-    /* Decode the final latent; counts as the NPU's time. What it writes is durable when it returns, because then the
-     * video counts as finished. NULL: nothing is decoded. */
-    bool (*decode)(void *context, uint32_t video, const float *latent, hvdc_failure *failure);
+    /* Decode the final latent, float [tokens][latent_values]; counts as the NPU's time. What it writes is durable when it
+     * returns, because then the video counts as finished. Its latent is kept meanwhile, so that a stream that is killed
+     * while it decodes has nothing else to do again. NULL: nothing is decoded. */
+    bool (*decode)(void *context, uint32_t video, const float *latent, const hvdc_decoding *decoding,
+                   hvdc_failure *failure);
+    /* Whether what `decode` would write for this latent, which is in `directory`, is there and whole; fails for what is
+     * another's. Asked when a stream resumes; NULL: it always is. */
+    bool (*check_decoded)(void *context, uint32_t video, const float *latent, bool *decoded, hvdc_failure *failure);
     /* NULL: silent. */
     void (*progress)(void *context, const hvdc_progress *progress);
 } hvdc_stream_io;
