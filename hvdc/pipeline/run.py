@@ -30,6 +30,9 @@ from hvdc.plan.cut import Rates
 from hvdc.plan.rates import load_rates, require_fitting
 
 MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
+GPU_IMPORTS = ("any", "khr-dma-buf", "qcom-dmabuf", "qcom-ion", "arm-dma-buf", "host-pointer", "copy")
+"""Names of hvdc_gpu_import_name that `hvdc_runner` can reach."""
+
 AND_RESUME = " with --resume"
 WHERE = "the portable build of both executors on this machine's processors; no phone took part"
 
@@ -37,7 +40,7 @@ WHERE = "the portable build of both executors on this machine's processors; no p
 @dataclass(frozen=True)
 class RunRequest:
     """``cut``, ``gpu_share`` None: auto. ``count`` None: every prompt with every seed. ``decode``: latents become
-    clips."""
+    clips. ``gpu_silence_s`` None: as the runtime has it; ``npu_silence_s`` None: no limit."""
 
     artifact: Path
     prompts: Path
@@ -51,6 +54,9 @@ class RunRequest:
     rates: Path | None = None
     threads: int | None = None
     device: str | None = None
+    gpu_import: str = "any"
+    gpu_silence_s: float | None = None
+    npu_silence_s: float | None = None
     npu_cpus: str | None = None
     gpu_cpus: str | None = None
     stop_when_gpu_lost: bool = False
@@ -210,9 +216,11 @@ def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | Non
     if request.mode != "npu":
         out += ["--kernel-cache", cache_folder("opencl")]
         out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
+        out += ["--gpu-import", request.gpu_import]
     given = {
         "--threads": request.threads, "--device": request.device, "--npu-cpus": request.npu_cpus,
-        "--gpu-cpus": request.gpu_cpus, "--trace": request.trace,
+        "--gpu-cpus": request.gpu_cpus, "--gpu-silence-s": request.gpu_silence_s,
+        "--npu-silence-s": request.npu_silence_s, "--trace": request.trace,
     }  # fmt: skip
     for option, value in given.items():
         out += [option, value] if value is not None else []

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,24 @@ def test_both_engines(runnable_artifact: Path, embeds: Path, out: Path, tmp_path
     assert json.loads((tmp_path / "trace.json").read_text())
     held = json.loads((out / "run.json").read_text())
     assert held["report"]["videos"][3]["gpu_blocks"] == 5
+
+
+@needs_gpu
+def test_how_the_gpu_reads_weights_and_how_long_engines_may_be_silent(
+    runnable_artifact: Path, embeds: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def seen(program: Path, arguments: Sequence[object], *more: Any) -> dict[str, Any]:
+        told.extend(map(str, arguments))
+        return run_runner(program, arguments, *more)
+
+    monkeypatch.setattr(run_module, "run_runner", seen)
+    given = ("--gpu-import", "copy", "--gpu-silence-s", 200, "--npu-silence-s", 150)
+    facts = ran(runnable_artifact, embeds, out, "--mode", "gpu", "--no-decode", *given)
+    assert facts["gpu_import"] == "copy"
+    assert facts["gpu_weights_copied_bytes"] > 0
+    assert (told[told.index("--gpu-silence-s") + 1], told[told.index("--npu-silence-s") + 1]) == ("200.0", "150.0")
 
 
 @needs_gpu
@@ -517,6 +536,11 @@ def test_an_artifact_without_a_decoder(tiny_artifact: Path, out: Path, tmp_path:
         (("--cut", "soon"), "this is no place for a cut"),
         (("--mode", "npu", "--cut", 3), "--cut would have no effect"),
         (("--mode", "npu", "--device", "x"), "--device would have no effect"),
+        (("--mode", "npu", "--gpu-import", "copy"), "--gpu-import would have no effect"),
+        (("--mode", "npu", "--gpu-silence-s", 9), "--gpu-silence-s would have no effect"),
+        (("--gpu-silence-s", 0), "this is no length of time"),
+        (("--npu-silence-s", "nan"), "this is no length of time"),
+        (("--gpu-import", "magic"), "--gpu-import"),
         (("--cut", 3, "--rates", "r.toml"), "--rates would have no effect"),
         (("--gpu-share", 0.5), "--gpu-share would have no effect"),
         (("--mode", "hetero-tensor", "--cut", 3), "--cut would have no effect"),

@@ -52,7 +52,10 @@ static bool finish(void *context, hvdc_failure *failure) {
                               .position = sharing->slice.step * sharing->layers + sharing->slice.block,
                               .count = 1,
                               .start_ns = hvdc_clock_ns()};
-    if (!receive(sharing, &done, failure)) return lose(sharing);
+    atomic_store(sharing->owes_since_ns, 0);
+    const bool received = receive(sharing, &done, failure);
+    atomic_store(sharing->owes_since_ns, hvdc_clock_ns());
+    if (!received) return lose(sharing);
     span.end_ns = hvdc_clock_ns();
     if (!sharing->span(sharing->context, &span, failure)) return false; /* that is no fault of the worker's */
     span.lane = HVDC_LANE_GPU;

@@ -5,6 +5,8 @@
 #ifndef HVDC_SHARING_H
 #define HVDC_SHARING_H
 
+#include <stdatomic.h>
+
 #include "hvdc/shared_memory.h"
 #include "protocol.h"
 
@@ -23,6 +25,7 @@ typedef struct hvdc_sharing {
     hvdc_slice slice;
     /* The thread's. */
     uint32_t video;
+    atomic_uint_fast64_t *owes_since_ns; /* 0 while it waits for the worker, whose silence has a limit of its own */
     void *context;
     bool (*span)(void *context, const hvdc_span_of_time *span, hvdc_failure *failure);
 } hvdc_sharing;

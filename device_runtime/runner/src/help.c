@@ -35,6 +35,8 @@ const char hvdc_options_help[] =
     "                        when the GPU's process dies: go on with the NPU alone (the default), or stop\n"
     "  --gpu-silence-s S     the GPU's process counts as dead, and is killed, when it has work and says nothing for\n"
     "                        S seconds (300); while it opens its device and compiles kernels, for twice as long\n"
+    "  --npu-silence-s S     when a call of the NPU's engine has not returned within S seconds, say so and end, also\n"
+    "                        the GPU's process; finished videos are kept. 0, the default: wait for ever\n"
     "  --on-stop finish|abandon\n"
     "                        at SIGINT or SIGTERM: finish videos that have begun (the default; asked again,\n"
     "                        abandon them), or stop before the next block\n"
@@ -46,4 +48,5 @@ const char hvdc_options_help[] =
     "Whatever happens, whole results are kept, for --resume, and no process is left behind.\n"
     "\n"
     "Exit statuses: 0 all videos are there; 1 failure: no memory, a file that cannot be read or written, a lost\n"
-    "process; 2 usage; 4 an artifact that cannot be used; 5 device; 130 stopped, as it was asked to.\n";
+    "process; 2 usage; 4 an artifact that cannot be used; 5 device; 6 a call of the NPU that does not\n"
+    "return; 130 stopped, as it was asked to.\n";

@@ -43,6 +43,7 @@ static const struct option known[] = {
     {"--on-gpu-loss", LOSS, AT(stop_when_gpu_lost), 0},
     {"--on-stop", STOP, AT(abandon), 0},
     {"--gpu-silence-s", DURATION, AT(gpu_silence_s), 0},
+    {"--npu-silence-s", SECONDS, AT(npu_silence_s), 0},
     {"--with-parent", COUNT, AT(parent), 0},
     {"--progress", TALK, AT(progress), 0},
     {"-q", QUIET, AT(progress), 0},
@@ -125,10 +126,10 @@ static const struct option *find(const char *name) {
     return NULL;
 }
 
-static bool was_given(uint32_t seen, const char *name) { return (seen >> (find(name) - known) & 1u) != 0; }
+static bool was_given(uint64_t seen, const char *name) { return (seen >> (find(name) - known) & 1u) != 0; }
 
 /* What belongs together. `seen`: bit i of an option known[i] that was given. */
-static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
+static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
     const char *missing = NULL;
     bool gpu_rate = was_given(seen, "--gpu-block-s"), npu_rate = was_given(seen, "--npu-block-s");
     bool rate = gpu_rate || npu_rate || was_given(seen, "--decode-s");
@@ -160,7 +161,7 @@ static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
 }
 
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure) {
-    uint32_t seen = 0;
+    uint64_t seen = 0;
     *options = (hvdc_options){.role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S};
     for (int i = 1; i < argc; i++) {
         const struct option *option = find(argv[i]);
@@ -172,7 +173,7 @@ bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc
             *place = argv[i];
             continue;
         }
-        seen |= 1u << (option - known);
+        seen |= UINT64_C(1) << (option - known);
         if (take_flag(option, options)) continue;
         if (i + 1 == argc) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s needs a value", argv[i]);
         if (argv[++i][0] == 0)

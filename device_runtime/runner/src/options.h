@@ -41,6 +41,7 @@ typedef struct hvdc_options {
     const char *trace;
     bool resume, stop_when_gpu_lost, abandon, json, help;
     double gpu_silence_s; /* until a GPU's process that has work and says nothing is given up */
+    double npu_silence_s; /* until a call of the NPU's engine that does not return ends this process; 0: never */
     uint32_t parent;      /* a process with which this one ends; 0: none */
     enum hvdc_talk progress;
 } hvdc_options;

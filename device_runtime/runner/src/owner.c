@@ -197,6 +197,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .resume = options->resume,
                     .start_timeout_s = 2.0 * options->gpu_silence_s,
                     .silence_timeout_s = options->gpu_silence_s,
+                    .npu_silence_timeout_s = options->npu_silence_s,
                     .memory_limit_bytes = memory_limit(owner),
                     .on_stop = options->abandon ? HVDC_STOP_ABANDON : HVDC_STOP_FINISH,
                     .stop_fd = owner->stop_fd,
@@ -235,6 +236,7 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
     stopped = stopped || owner.outcome.report.stopped;
     if (!good) hvdc_print_failure(&owner.options, &failure);
     if (good && ran && !hvdc_print_outcome(&owner.outcome)) good = false;
+    if (owner.outcome.report.npu_hangs) _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
     close_owner(&owner);
     if (stopped) return HVDC_EXIT_STOPPED;
     return good ? HVDC_EXIT_OK : failure.kind == HVDC_FAILURE_NONE ? HVDC_EXIT_FAILURE : hvdc_exit_of(&failure);
