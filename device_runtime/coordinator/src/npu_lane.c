@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "hvdc/clock.h"
@@ -123,9 +124,11 @@ static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, 
 }
 
 static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {
-    owe(lane, false);
     (void)pthread_mutex_lock(&lane->mutex);
-    while (!lane->ending && lane->waiting_count == 0) (void)pthread_cond_wait(&lane->changed, &lane->mutex);
+    while (!lane->ending && lane->waiting_count == 0) {
+        owe(lane, false);
+        (void)pthread_cond_wait(&lane->changed, &lane->mutex);
+    }
     bool go_on = !lane->ending;
     if (go_on) {
         *job = lane->waiting[0];
@@ -142,6 +145,7 @@ static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {
 static void *work(void *context) {
     hvdc_npu_lane *lane = context;
     hvdc_npu_job job;
+    (void)prctl(PR_SET_NAME, "hvdc-npu"); /* as others see it */
     while (next(lane, &job)) {
         hvdc_npu_news news = {.kind = HVDC_NPU_DONE, .job = job};
         enum hvdc_executed done = perform(lane, &job, &news.failure);
@@ -208,7 +212,8 @@ bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_shari
 
 void hvdc_npu_lane_submit(hvdc_npu_lane *lane, hvdc_npu_job job) {
     (void)pthread_mutex_lock(&lane->mutex);
-    uint32_t at = lane->waiting_count++; /* never more than there are slots */
+    if (lane->running == 0 && lane->waiting_count == 0) owe(lane, true); /* to begin, already */
+    uint32_t at = lane->waiting_count++;                                 /* never more than there are slots */
     for (; at > 0 && lane->waiting[at - 1].video > job.video; at--) lane->waiting[at] = lane->waiting[at - 1];
     lane->waiting[at] = job;
     (void)pthread_cond_signal(&lane->changed);

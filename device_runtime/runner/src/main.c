@@ -1,4 +1,5 @@
 /* hvdc_runner: makes the videos of a stream on two engines. The processes of both are this program. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ int main(int argc, char **argv) {
     hvdc_options options;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
     hvdc_say_in_lines();
+    (void)signal(SIGPIPE, SIG_IGN); /* what cannot be written is noticed where it is */
     if (!hvdc_options_parse(argc, argv, &options, &failure)) {
         options.json = wants_json(argc, argv);
         hvdc_print_failure(&options, &failure);

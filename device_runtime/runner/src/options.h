@@ -13,6 +13,8 @@
 /* A block of the largest model takes seconds, and a slow phone's first one minutes. */
 #define HVDC_GPU_SILENCE_S 300.0
 
+#define HVDC_READER_SILENCE_S 30.0
+
 enum hvdc_role {
     HVDC_ROLE_OWNER = 0,
     HVDC_ROLE_WORKER, /* serves an owner */
@@ -40,9 +42,10 @@ typedef struct hvdc_options {
     const char *npu_cpus, *gpu_cpus; /* NULL: all that this process may use */
     const char *trace;
     bool resume, stop_when_gpu_lost, abandon, json, help;
-    double gpu_silence_s; /* until a GPU's process that has work and says nothing is given up */
-    double npu_silence_s; /* until a call of the NPU's engine that does not return ends this process; 0: never */
-    uint32_t parent;      /* a process with which this one ends; 0: none */
+    double gpu_silence_s;    /* until a GPU's process that has work and says nothing is given up */
+    double npu_silence_s;    /* until a call of the NPU's engine that does not return ends this process; 0: never */
+    double reader_silence_s; /* until a report that nobody reads is given up */
+    uint32_t parent;         /* a process with which this one ends; 0: none */
     enum hvdc_talk progress;
 } hvdc_options;
 

@@ -227,6 +227,7 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
     bool good = owner.stop_fd >= 0 && follow_parent(options, &failure) && pin(&owner, &failure);
     if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
     owner.outcome.options = &owner.options;
+    if (good) hvdc_say_aside(true);
     good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
            place_cut(&owner, &stopped, &failure);
     if (good) {
@@ -236,6 +237,7 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
     stopped = stopped || owner.outcome.report.stopped;
     if (!good) hvdc_print_failure(&owner.options, &failure);
     if (good && ran && !hvdc_print_outcome(&owner.outcome)) good = false;
+    hvdc_say_no_more(good ? HVDC_PROGRESS_PATIENCE_S : options->reader_silence_s);
     if (owner.outcome.report.npu_hangs) _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
     close_owner(&owner);
     if (stopped) return HVDC_EXIT_STOPPED;

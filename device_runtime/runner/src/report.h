@@ -1,4 +1,8 @@
-/* What the owner says: progress on standard error, the report on standard output. */
+/* What the owner says: progress on standard error, the report on standard output.
+ *
+ * Whoever does not read them holds nothing up: between hvdc_say_aside and hvdc_say_no_more, progress for which there is no
+ * room is left out (how many lines, is said when there is room again, and in the report), and the report is waited for
+ * until nobody has read any of it for options->reader_silence_s. */
 #ifndef HVDC_RUNNER_REPORT_H
 #define HVDC_RUNNER_REPORT_H
 
@@ -24,6 +28,13 @@ typedef struct hvdc_outcome {
 /* Standard error is shared with the other process: whole lines only. To be called first. */
 void hvdc_say_in_lines(void);
 
+/* With `stops`, standard error's being closed by whoever read it is SIGTERM for this process. */
+void hvdc_say_aside(bool stops);
+
+/* What was said is written, unless nobody reads it for `patience_s`. To be called before the process ends. */
+#define HVDC_PROGRESS_PATIENCE_S 2.0
+void hvdc_say_no_more(double patience_s);
+
 /* A line of progress, as the options want it; in JSON {"event": …, "text": …}. */
 void hvdc_say(const hvdc_options *options, const char *event, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -43,10 +54,13 @@ typedef struct hvdc_speaker {
 
 void hvdc_say_progress(void *speaker, const hvdc_progress *progress);
 
-/* The report as JSON or as lines; false if standard output cannot be written. */
+/* The report as JSON or as lines; false, and said, if it is not written to its end. */
 bool hvdc_print_outcome(const hvdc_outcome *outcome);
 
-/* A failure as a line on standard error, and with --json on standard output as {"error": {"kind", "what"}}. */
+/* A failure as a line on standard error. */
+void hvdc_say_failure(const hvdc_options *options, const hvdc_failure *failure);
+
+/* The same, and with --json on standard output as {"error": {"kind", "what"}}. */
 void hvdc_print_failure(const hvdc_options *options, const hvdc_failure *failure);
 
 #endif
