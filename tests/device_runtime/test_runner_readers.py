@@ -192,7 +192,7 @@ def ptrace(request: int, task: int) -> bool:
     call = ctypes.CDLL(None, use_errno=True).ptrace
     call.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     call.restype = ctypes.c_long
-    return call(request, task, None, None) == 0
+    return int(call(request, task, None, None)) == 0
 
 
 def npu_thread(pid: int) -> int | None:

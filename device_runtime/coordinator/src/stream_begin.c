@@ -114,10 +114,18 @@ static uint32_t default_slots(enum hvdc_mode mode) {
     return 2;
 }
 
+static uint32_t slots_of(enum hvdc_mode mode, uint32_t slots) { return slots != 0 ? slots : default_slots(mode); }
+
+uint64_t hvdc_stream_bytes(const hvdc_trajectory *trajectory, enum hvdc_mode mode, uint32_t slots,
+                           uint64_t exchange_values) {
+    return hvdc_slot_bytes(trajectory) * slots_of(mode, slots) +
+           (exchange_values == 0 ? 0 : hvdc_exchange_bytes(exchange_values));
+}
+
 static bool make_slots(hvdc_running *r) {
     const hvdc_stream *stream = r->stream;
     uint64_t bytes = hvdc_slot_bytes(&stream->trajectory);
-    uint32_t wanted = stream->options.slots != 0 ? stream->options.slots : default_slots(stream->options.mode);
+    uint32_t wanted = slots_of(stream->options.mode, stream->options.slots);
     r->memory_kind = hvdc_memory_choose(r->failure);
     if (r->memory_kind == NULL ||
         !hvdc_memory_fits("the videos in flight", bytes * wanted, stream->options.memory_limit_bytes, r->failure))

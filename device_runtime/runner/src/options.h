@@ -35,7 +35,7 @@ typedef struct hvdc_options {
     bool rates_are_given;
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
-    uint32_t memory_mib; /* shared memory at most, of weights and of slots each; 0: what the system has available */
+    uint32_t memory_mib; /* at most, of weights, slots and engines together; 0: what the system has available */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */

@@ -14,6 +14,7 @@
 #include "engines.h"
 #include "hvdc/shared_weights.h"
 #include "hvdc/stream_file.h"
+#include "memory.h"
 #include "processors.h"
 #include "report.h"
 #include "roles.h"
@@ -105,7 +106,8 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
     owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
-    return owner->videos != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+    if (owner->videos == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+    return hvdc_memory_is_there(owner->artifact, &owner->outcome, failure);
 }
 
 static uint64_t memory_limit(const hvdc_owner *owner) { return (uint64_t)owner->options.memory_mib << 20; }

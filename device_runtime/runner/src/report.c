@@ -219,10 +219,13 @@ static void put_json(FILE *file, const hvdc_outcome *o) {
                   ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64
                   ", \"gpu_weights_copied_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
                   ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64
-                  ", \"lines_left_out\": %" PRIu64 ", \"videos\": [",
+                  ", \"forecast\": {\"weights_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
+                  ", \"npu_engine_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64
+                  "}, \"lines_left_out\": %" PRIu64 ", \"videos\": [",
                   r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
                   r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
-                  r->npu_engine_bytes, o->host_bytes, said.left_out);
+                  r->npu_engine_bytes, o->host_bytes, o->forecast.weights_bytes, o->forecast.slot_bytes,
+                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, said.left_out);
     for (uint32_t i = 0; i < o->videos; i++) {
         (void)fputs(i == 0 ? "" : ", ", file);
         put_video(file, &r->videos[i]);

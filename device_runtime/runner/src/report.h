@@ -12,6 +12,11 @@
 /* Where the cut comes from. */
 enum hvdc_cut_source { HVDC_CUT_NONE = 0, HVDC_CUT_GIVEN, HVDC_CUT_FROM_RATES, HVDC_CUT_MEASURED };
 
+/* Bytes that a run needs, as far as they follow from the artifact. */
+typedef struct hvdc_forecast {
+    uint64_t weights_bytes, slot_bytes, npu_engine_bytes, gpu_engine_bytes;
+} hvdc_forecast;
+
 typedef struct hvdc_outcome {
     const hvdc_options *options;
     hvdc_trajectory trajectory;
@@ -22,6 +27,7 @@ typedef struct hvdc_outcome {
     hvdc_rates rates;                /* with sources FROM_RATES and MEASURED */
     uint64_t weights_bytes, host_bytes;
     const char *weights_kind;
+    hvdc_forecast forecast;
     hvdc_stream_report report;
 } hvdc_outcome;
 

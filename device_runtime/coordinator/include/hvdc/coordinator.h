@@ -195,6 +195,11 @@ typedef struct hvdc_stream_report {
     hvdc_weights_use gpu_weights;                /* from HVDC_EVENT_STARTED on, in modes with a worker */
 } hvdc_stream_report;
 
+/* Bytes of shared memory that a stream needs beside the weights: slots (0: as many as the mode needs), and, unless
+ * `exchange_values` is 0, an exchange. */
+uint64_t hvdc_stream_bytes(const hvdc_trajectory *trajectory, enum hvdc_mode mode, uint32_t slots,
+                           uint64_t exchange_values);
+
 /* Runs the stream to its end. True if every video is finished or skipped, or if it stopped because it was asked to
  * (report->stopped). False with a sentence for what is refused at the start, and for a stream that could not go on;
  * finished videos are kept either way and `report` counts them. */
