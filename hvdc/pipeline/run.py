@@ -17,7 +17,7 @@ from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import write_clips, write_sheet
-from hvdc.pipeline.run_history import finished_report, merged
+from hvdc.pipeline.run_history import finished_run, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
 from hvdc.pipeline.run_process import Watched, run_runner
 from hvdc.pipeline.run_results import read_results
@@ -164,9 +164,9 @@ def _run(
 ) -> Ran:  # fmt: skip
     manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
     texts = tuple(prompts.texts[video.prompt] for video in videos)
-    before = finished_report(state, place, artifact, prompts, videos) if request.trace is None else None
+    finished = finished_run(state, place, artifact, prompts, videos) if request.trace is None else None
     device = state.gpu
-    if before is None:
+    if finished is None:
         write_stream(place.stream, artifact, prompts, videos)
         watched = Watched(
             len(videos), executions, progress, say,
@@ -176,15 +176,16 @@ def _run(
             state.begin, state.note_video,
         )  # fmt: skip
         arguments = _arguments(request, place, state, rates)
-        before = merged(run_runner(runtime.runner, arguments, watched, progress), state)
-        if not before["stopped"]:
+        report = merged(run_runner(runtime.runner, arguments, watched, progress), state)
+        if not report["stopped"]:
             state.begin()  # also where the runtime has not said so
         device = watched.device or state.gpu
-        state.note(report=before, gpu=device)
-    report = before
-    if report["stopped"]:
-        raise KeyboardInterrupt
-    latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+        state.note(report=report, gpu=device)
+        if report["stopped"]:
+            raise KeyboardInterrupt
+        latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+    else:
+        report, latents = finished
     write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
     decode_s: list[float | None] = [None] * len(videos)
     rows = 0

@@ -20,13 +20,13 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.cli.output import Lines, shown
 from hvdc.errors import Exit
 from hvdc.pipeline import run as run_module
-from hvdc.pipeline import run_process
+from hvdc.pipeline import run_process, run_results
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.latents_file import read_latents
 from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.run_entries import move_aside
 from hvdc.pipeline.run_process import RunnerError, Watched, run_runner
-from hvdc.pipeline.run_results import is_verified
+from hvdc.pipeline.run_results import verified_result
 from hvdc.pipeline.run_trace import is_trace
 from hvdc.pipeline.sources import ArtifactSource
 from quant.paths.host import to_tokens
@@ -274,14 +274,15 @@ def test_clips_of_another_rate_format_or_latent_are_made_again(
         assert container.streams.video[0].average_rate == 8
     assert decoded("--resume", "--format", "gif", "--fps", 8) == [True, True]
     assert decoded("--resume", "--fps", 8) == [False, False]
-    read = run_module.read_results
+    read = run_module.finished_run
 
-    def another(*arguments: object) -> object:
-        latents = read(*arguments)  # type: ignore[arg-type]
-        latents[1] += 1.0
-        return latents
+    def another(*arguments: Any) -> object:
+        found = read(*arguments)
+        assert found is not None
+        found[1][1] += 1.0
+        return found
 
-    monkeypatch.setattr(run_module, "read_results", another)
+    monkeypatch.setattr(run_module, "finished_run", another)
     assert decoded("--resume", "--fps", 8) == [False, True]
     assert sorted(path.name for path in out.glob("*.gif")) == ["video-000000.gif"]
 
@@ -312,6 +313,29 @@ def test_without_work_for_it_the_runtime_is_not_started(
         assert [v["npu_s"] for v in facts["videos"]] == [v["npu_s"] for v in first["videos"]]
 
 
+def test_what_was_verified_is_not_read_again(
+    finished: tuple[object, ...], runnable_artifact: Path, embeds: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two reads a file could become another one; a result is opened and its values are read once."""
+    opened: list[str] = []
+    plain = run_results.SafetensorsFile
+
+    def counted(path: Path) -> Any:
+        opened.append(path.name)
+        return plain(path)
+
+    def never(path: Path, *arguments: Any, **more: Any) -> Any:
+        assert path.parent.name != "results", f"{path} is opened beside"
+        return usual(path, *arguments, **more)
+
+    usual = Path.open
+    monkeypatch.setattr(Path, "open", never)
+    monkeypatch.setattr(run_results, "SafetensorsFile", counted)
+    facts = ran(runnable_artifact, embeds, out, *finished, "--resume")
+    assert facts["skipped"] == 2
+    assert sorted(opened) == ["video-000000.safetensors", "video-000001.safetensors"]
+
+
 @needs_gpu
 @pytest.mark.parametrize("mode", ["hetero", "gpu", "dp", "hetero-tensor"])
 def test_nor_in_any_mode(
@@ -337,16 +361,16 @@ def test_a_result_that_is_not_this_videos_is_left_to_the_runtime(
             for name in ("mode", "input", "video", "cut")
         }
         key["gpu_share"] = 0.0
-        assert is_verified(path, artifact, key)
+        assert verified_result(path, artifact, key) is not None
         if what == "tensor":
             path.write_bytes(whole[:-4] + b"\0\0\0\0")
         elif what == "gone":
             path.unlink()
         else:
             key[what] = "other"
-        assert not is_verified(path, artifact, key)
+        assert verified_result(path, artifact, key) is None
         path.write_bytes(whole.replace(b'"recovered":"0"', b'"recovered":"1"'))
-        assert not is_verified(path, artifact, key)
+        assert verified_result(path, artifact, key) is None
 
 
 def test_an_output_that_is_not_this_runs(runnable_artifact: Path, embeds: Path, out: Path) -> None:

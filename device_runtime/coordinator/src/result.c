@@ -142,16 +142,15 @@ static bool number_of(const char *json, const char *name, uint32_t *value) {
 }
 
 /* Whether what a header says is what was written, whoever wrote it: `check` covers the text before it, and `sha256` in
- * that text the tensor. */
-static bool is_whole(const char *json, const uint8_t *tensor, size_t bytes) {
+ * that text the tensor, whose digest is given. */
+static bool is_whole(const char *json, const uint8_t tensor_digest[HVDC_SHA256_BYTES]) {
     uint8_t digest[HVDC_SHA256_BYTES];
     char check[HEX_BYTES], sha[HEX_BYTES];
     const char *end = strstr(json, CHECK), *said = strstr(json, "\"sha256\":\"");
     if (end == NULL || said == NULL || said > end) return false;
     sha256_of(json, (size_t)(end - json), digest);
     hex_of(digest, check);
-    sha256_of(tensor, bytes, digest);
-    hex_of(digest, sha);
+    hex_of(tensor_digest, sha);
     return strncmp(end + strlen(CHECK), check, HEX_BYTES - 1u) == 0 &&
            strncmp(said + strlen("\"sha256\":\""), sha, HEX_BYTES - 1u) == 0;
 }
@@ -166,12 +165,12 @@ static enum hvdc_result_state judge(const uint8_t *data, size_t bytes, const hvd
     const uint8_t *tensor = data + 8 + length;
     size_t tensor_bytes = bytes - 8u - (size_t)length;
     memcpy(json, data + 8, (size_t)length);
-    if (!is_whole(json, tensor, tensor_bytes)) return HVDC_RESULT_DAMAGED;
+    sha256_of(tensor, tensor_bytes, digest);
+    if (!is_whole(json, digest)) return HVDC_RESULT_DAMAGED;
     uint32_t gpu_blocks, recovered;
     if (!number_of(json, "gpu_blocks", &gpu_blocks) || !number_of(json, "recovered", &recovered))
         return HVDC_RESULT_OTHER;
     hvdc_video said = {.video = key->video, .gpu_blocks = gpu_blocks, .recovered = recovered != 0};
-    sha256_of(tensor, tensor_bytes, digest);
     size_t head_bytes = header(key, &said, digest, expected);
     if (bytes != head_bytes + (size_t)payload_bytes(key) || memcmp(data, expected, head_bytes) != 0)
         return HVDC_RESULT_OTHER;
