@@ -72,8 +72,8 @@ def stand_in(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def artifact(tmp_path: Path) -> Path:
-    """With a decoder in tiles of 4 × 4; each variant is two graphs, three of the four share a binary; caches of 8 and of
-    16 bits."""
+    """With a decoder in tiles of 4 × 4: two graphs for each variant, of which three share a binary; caches of 8 and 16
+    bits."""
     return make_artifact(tmp_path / "a.hvdc", BASES["base-decoder"])
 
 
