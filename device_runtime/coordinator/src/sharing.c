@@ -18,9 +18,13 @@ hvdc_exchange hvdc_exchange_in(const hvdc_memory *memory, uint64_t values) {
                            .output = (float *)(void *)(memory->data + input_bytes(values))};
 }
 
-static bool lose(hvdc_sharing *sharing) {
+void hvdc_sharing_lose(hvdc_sharing *sharing) {
     sharing->lost = true;
     sharing->partner->share = 0.0;
+}
+
+static bool lose(hvdc_sharing *sharing) {
+    hvdc_sharing_lose(sharing);
     return false;
 }
 

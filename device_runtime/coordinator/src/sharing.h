@@ -32,6 +32,8 @@ typedef struct hvdc_sharing {
 
 /* Makes partner->begin and ->finish those of `sharing`, with this share and exchange; and the contrary. */
 void hvdc_sharing_bind(hvdc_sharing *sharing, double share, hvdc_exchange exchange);
+/* The worker is lost, and nothing more is asked of it. Of the thread that uses `sharing`, or before that has work. */
+void hvdc_sharing_lose(hvdc_sharing *sharing);
 void hvdc_sharing_unbind(hvdc_sharing *sharing);
 
 #endif
