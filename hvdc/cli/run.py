@@ -10,7 +10,7 @@ import click
 from hvdc.cli.output import out, print_json, progress_for, shown, table
 from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
 from hvdc.errors import UsageError
-from hvdc.pipeline.run import MODES, NPU_SUMS, WHERE, Ran, RunRequest, facts, run
+from hvdc.pipeline.run import GPU_IMPORTS, MODES, NPU_SUMS, WHERE, Ran, RunRequest, facts, run
 from hvdc.pipeline.run_decoders import DECODERS
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place
@@ -38,6 +38,13 @@ def parse_share(text: str) -> float | None:
     return share
 
 
+def checked_silence(seconds: float | None, option: str) -> float | None:
+    """Raises UsageError for what is no length of time."""
+    if seconds is not None and not 0.0 < seconds < math.inf:
+        raise UsageError("this is no length of time", where=option, expected="more than 0 seconds", found=str(seconds))
+    return seconds
+
+
 @click.command()
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
@@ -62,6 +69,12 @@ def parse_share(text: str) -> float | None:
 @click.option("--no-decode", is_flag=True, help="Latents only.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Of each process's CPU work.  [default: processors]")
 @click.option("--device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option("--gpu-import", type=click.Choice(GPU_IMPORTS), default="any", show_default=True,
+              help="How the GPU sees the shared weights; copy costs memory.")  # fmt: skip
+@click.option("--gpu-silence-s", type=float, metavar="S",
+              help="Give the GPU's process up when it has work and is silent for so long.  [default: 300]")  # fmt: skip
+@click.option("--npu-silence-s", type=float, metavar="S",
+              help="End the run when a call of the NPU's engine takes longer.  [default: wait for ever]")  # fmt: skip
 @click.option("--npu-cpus", metavar="LIST", help="Processors of the NPU's process: 0,2-5.")
 @click.option("--gpu-cpus", metavar="LIST", help="Processors of the GPU's process.")
 @click.option("--on-gpu-loss", type=click.Choice(("go-on", "stop")), default="go-on", show_default=True,
@@ -89,6 +102,9 @@ def command(
     no_decode: bool,
     threads: int | None,
     device: str | None,
+    gpu_import: str,
+    gpu_silence_s: float | None,
+    npu_silence_s: float | None,
     npu_cpus: str | None,
     gpu_cpus: str | None,
     on_gpu_loss: str,
@@ -121,7 +137,8 @@ def command(
     if gpu_share != "auto":
         refuse_without_effect(given("rates"), f"the share is given: {gpu_share}", "--gpu-share auto")
     if mode == "npu":
-        refuse_without_effect(given("device", "gpu_cpus", "on_gpu_loss"), "mode npu has no GPU", "--mode hetero")
+        of_gpu = given("device", "gpu_import", "gpu_silence_s", "gpu_cpus", "on_gpu_loss")
+        refuse_without_effect(of_gpu, "mode npu has no GPU", "--mode hetero")
     if cut != "auto":
         refuse_without_effect(given("rates"), f"the cut is given: {cut}", "--cut auto")
     if no_decode:
@@ -140,6 +157,9 @@ def command(
         rates=rates,
         threads=threads,
         device=device,
+        gpu_import=gpu_import,
+        gpu_silence_s=checked_silence(gpu_silence_s, "--gpu-silence-s"),
+        npu_silence_s=checked_silence(npu_silence_s, "--npu-silence-s"),
         npu_cpus=npu_cpus,
         gpu_cpus=gpu_cpus,
         stop_when_gpu_lost=on_gpu_loss == "stop",

@@ -18,7 +18,7 @@ from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import write_clips, write_sheet
 from hvdc.pipeline.run_decoders import DECODERS, AfterStream, InStream, RunDecoder
-from hvdc.pipeline.run_history import finished_report, merged
+from hvdc.pipeline.run_history import finished_run, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
 from hvdc.pipeline.run_process import Watched, run_runner
 from hvdc.pipeline.run_results import read_results
@@ -32,6 +32,9 @@ from hvdc.plan.rates import load_rates, require_fitting
 
 MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
 NPU_SUMS = ("fast", "exact")
+GPU_IMPORTS = ("any", "khr-dma-buf", "qcom-dmabuf", "qcom-ion", "arm-dma-buf", "host-pointer", "copy")
+"""Names of hvdc_gpu_import_name that `hvdc_runner` can reach."""
+
 AND_RESUME = " with --resume"
 WHERE = "the portable build of both executors on this machine's processors; no phone took part"
 
@@ -39,7 +42,7 @@ WHERE = "the portable build of both executors on this machine's processors; no p
 @dataclass(frozen=True)
 class RunRequest:
     """``cut``, ``gpu_share`` None: auto. ``count`` None: every prompt with every seed. ``decode``: latents become
-    clips."""
+    clips. ``gpu_silence_s`` None: as the runtime has it; ``npu_silence_s`` None: no limit."""
 
     artifact: Path
     prompts: Path
@@ -54,6 +57,9 @@ class RunRequest:
     rates: Path | None = None
     threads: int | None = None
     device: str | None = None
+    gpu_import: str = "any"
+    gpu_silence_s: float | None = None
+    npu_silence_s: float | None = None
     npu_cpus: str | None = None
     gpu_cpus: str | None = None
     stop_when_gpu_lost: bool = False
@@ -167,9 +173,9 @@ def _run(
 ) -> Ran:  # fmt: skip
     manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
     texts = tuple(prompts.texts[video.prompt] for video in videos)
-    before = finished_report(state, place, artifact, prompts, videos, decoder) if request.trace is None else None
+    finished = finished_run(state, place, artifact, prompts, videos, decoder) if request.trace is None else None
     device = state.gpu
-    if before is None:
+    if finished is None:
         write_stream(place.stream, artifact, prompts, videos)
         watched = Watched(
             len(videos), executions, progress, say,
@@ -179,15 +185,16 @@ def _run(
             state.begin, state.note_video,
         )  # fmt: skip
         arguments = _arguments(request, place, state, rates, decoder)
-        before = merged(run_runner(runtime.runner, arguments, watched, progress), state)
-        if not before["stopped"]:
+        report = merged(run_runner(runtime.runner, arguments, watched, progress), state)
+        if not report["stopped"]:
             state.begin()  # also where the runtime has not said so
         device = watched.device or state.gpu
-        state.note(report=before, gpu=device)
-    report = before
-    if report["stopped"]:
-        raise KeyboardInterrupt
-    latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+        state.note(report=report, gpu=device)
+        if report["stopped"]:
+            raise KeyboardInterrupt
+        latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+    else:
+        report, latents = finished
     write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
     decode_s: list[float | None] = [None] * len(videos)
     rows = 0
@@ -227,11 +234,13 @@ def _arguments(
     if request.mode != "npu":
         out += ["--kernel-cache", cache_folder("opencl")]
         out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
+        out += ["--gpu-import", request.gpu_import]
     if decoder is not None and decoder.libraries is not None:
         out += ["--qnn-libraries", decoder.libraries, "--emulator", "yes"]
     given = {
         "--threads": request.threads, "--device": request.device, "--npu-cpus": request.npu_cpus,
-        "--gpu-cpus": request.gpu_cpus, "--trace": request.trace,
+        "--gpu-cpus": request.gpu_cpus, "--gpu-silence-s": request.gpu_silence_s,
+        "--npu-silence-s": request.npu_silence_s, "--trace": request.trace,
     }  # fmt: skip
     for option, value in given.items():
         out += [option, value] if value is not None else []

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hvdc.artifact.reader import open_artifact
+from hvdc.pipeline import run as run_module
 from hvdc.pipeline.latents_file import read_latents
+from hvdc.pipeline.run_process import run_runner
 from hvdc.pipeline.sources import ArtifactSource
 from quant.paths.host import to_tokens
 from tests.cli.runs import EXECUTIONS, needs_gpu, ran, refused, run
@@ -65,6 +69,24 @@ def test_both_engines(runnable_artifact: Path, embeds: Path, out: Path, tmp_path
     assert json.loads((tmp_path / "trace.json").read_text())
     held = json.loads((out / "run.json").read_text())
     assert held["report"]["videos"][3]["gpu_blocks"] == 5
+
+
+@needs_gpu
+def test_how_the_gpu_reads_weights_and_how_long_engines_may_be_silent(
+    runnable_artifact: Path, embeds: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def seen(program: Path, arguments: Sequence[object], *more: Any) -> dict[str, Any]:
+        told.extend(map(str, arguments))
+        return run_runner(program, arguments, *more)
+
+    monkeypatch.setattr(run_module, "run_runner", seen)
+    given = ("--gpu-import", "copy", "--gpu-silence-s", 200, "--npu-silence-s", 150)
+    facts = ran(runnable_artifact, embeds, out, "--mode", "gpu", "--no-decode", *given)
+    assert facts["gpu_import"] == "copy"
+    assert facts["gpu_weights_copied_bytes"] > 0
+    assert (told[told.index("--gpu-silence-s") + 1], told[told.index("--npu-silence-s") + 1]) == ("200.0", "150.0")
 
 
 @needs_gpu

@@ -6,13 +6,15 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline import run as run_module
+from hvdc.pipeline import run_results
 from hvdc.pipeline.run_process import Watched
-from hvdc.pipeline.run_results import is_verified
+from hvdc.pipeline.run_results import verified_result
 from tests.cli.runs import needs_gpu, ran, run
 from tests.commands import started, tree
 from tests.device_runtime.runs import children_of, is_running
@@ -119,14 +121,15 @@ def test_clips_of_another_rate_format_or_latent_are_made_again(
         assert container.streams.video[0].average_rate == 8
     assert decoded("--resume", "--format", "gif", "--fps", 8) == [True, True]
     assert decoded("--resume", "--fps", 8) == [False, False]
-    read = run_module.read_results
+    read = run_module.finished_run
 
-    def another(*arguments: object) -> object:
-        latents = read(*arguments)  # type: ignore[arg-type]
-        latents[1] += 1.0
-        return latents
+    def another(*arguments: Any) -> object:
+        found = read(*arguments)
+        assert found is not None
+        found[1][1] += 1.0
+        return found
 
-    monkeypatch.setattr(run_module, "read_results", another)
+    monkeypatch.setattr(run_module, "finished_run", another)
     assert decoded("--resume", "--fps", 8) == [False, True]
     assert sorted(path.name for path in out.glob("*.gif")) == ["video-000000.gif"]
 
@@ -157,6 +160,29 @@ def test_without_work_for_it_the_runtime_is_not_started(
         assert [v["npu_s"] for v in facts["videos"]] == [v["npu_s"] for v in first["videos"]]
 
 
+def test_what_was_verified_is_not_read_again(
+    finished: tuple[object, ...], runnable_artifact: Path, embeds: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two reads a file could become another one; a result is opened and its values are read once."""
+    opened: list[str] = []
+    plain = run_results.SafetensorsFile
+
+    def counted(path: Path) -> Any:
+        opened.append(path.name)
+        return plain(path)
+
+    def never(path: Path, *arguments: Any, **more: Any) -> Any:
+        assert path.parent.name != "results", f"{path} is opened beside"
+        return usual(path, *arguments, **more)
+
+    usual = Path.open
+    monkeypatch.setattr(Path, "open", never)
+    monkeypatch.setattr(run_results, "SafetensorsFile", counted)
+    facts = ran(runnable_artifact, embeds, out, *finished, "--resume")
+    assert facts["skipped"] == 2
+    assert sorted(opened) == ["video-000000.safetensors", "video-000001.safetensors"]
+
+
 @needs_gpu
 @pytest.mark.parametrize("mode", ["hetero", "gpu", "dp", "hetero-tensor"])
 def test_nor_in_any_mode(
@@ -182,16 +208,16 @@ def test_a_result_that_is_not_this_videos_is_left_to_the_runtime(
             for name in ("mode", "input", "video", "cut")
         }
         key["gpu_share"] = 0.0
-        assert is_verified(path, artifact, key)
+        assert verified_result(path, artifact, key) is not None
         if what == "tensor":
             path.write_bytes(whole[:-4] + b"\0\0\0\0")
         elif what == "gone":
             path.unlink()
         else:
             key[what] = "other"
-        assert not is_verified(path, artifact, key)
+        assert verified_result(path, artifact, key) is None
         path.write_bytes(whole.replace(b'"recovered":"0"', b'"recovered":"1"'))
-        assert not is_verified(path, artifact, key)
+        assert verified_result(path, artifact, key) is None
 
 
 def test_a_damaged_result_is_made_again(runnable_artifact: Path, embeds: Path, out: Path) -> None:

@@ -46,7 +46,15 @@ uint32_t hvdc_npu_lane_load(hvdc_npu_lane *lane);
 int hvdc_npu_lane_fd(const hvdc_npu_lane *lane);
 bool hvdc_npu_lane_news(hvdc_npu_lane *lane, hvdc_npu_news *news);
 
-/* Lets the running call of the engine return, drops the rest, ends the thread. NULL is allowed. */
-void hvdc_npu_lane_stop(hvdc_npu_lane *lane);
+/* Seconds until a call of the engine, of the host's functions or of the decoder will have taken `silence_s`; infinite
+ * while the thread is in none, or waits for the worker, and where `silence_s` is 0. */
+double hvdc_npu_lane_patience_s(hvdc_npu_lane *lane, double silence_s);
+
+/* The video that was begun last. */
+uint32_t hvdc_npu_lane_video(hvdc_npu_lane *lane);
+
+/* Lets the running call of the engine return, drops the rest, ends the thread. NULL is allowed. False if that call takes
+ * longer than `silence_s` (0: waits for ever): then the thread, and what it was given, stay as they are. */
+bool hvdc_npu_lane_stop(hvdc_npu_lane *lane, double silence_s);
 
 #endif

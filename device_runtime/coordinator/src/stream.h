@@ -8,6 +8,9 @@
 #include "sharing.h"
 #include "trace.h"
 
+/* A sentence with the limit in seconds, and a place for what was executed. */
+#define HVDC_NPU_HANGS "a call of the NPU's engine, or of the decoder, has not returned within %.1f s"
+
 enum hvdc_slot_use { HVDC_SLOT_FREE = 0, HVDC_SLOT_ON_GPU, HVDC_SLOT_ON_NPU };
 
 typedef struct hvdc_running {

@@ -177,6 +177,8 @@ bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why) {
     char how[64] = "";
     bool stops = r->stream->options.stop_when_gpu_lost;
     r->gpu = false;
+    /* With the worker's READY may have come that it ends: the NPU's thread, which has no work yet, has not noticed. */
+    if (r->sharing.partner != NULL && !r->sharing.lost) hvdc_sharing_lose(&r->sharing);
     if (!hvdc_gpu_peer_end(&r->peer, false, how, sizeof how, r->failure)) return false;
     (void)snprintf(r->report->note, sizeof r->report->note, "the GPU's process is lost: %.300s (%s); %s", why->message,
                    how, stops ? "the stream stops, as it was asked to" : "the stream goes on with the NPU alone");

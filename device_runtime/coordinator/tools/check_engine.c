@@ -31,6 +31,7 @@ static bool faults(const check_engine *e, uint32_t position, hvdc_failure *failu
     const check_spec *s = e->spec;
     if (!e->is_gpu) {
         if (is_at(&s->abort_at, e->video, position)) (void)raise(SIGKILL);
+        while (is_at(&s->npu_hang_at, e->video, position)) (void)pause();
         return !is_at(&s->npu_fail_at, e->video, position) ||
                hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the NPU refuses block %u", (unsigned)position);
     }

@@ -146,13 +146,20 @@ static bool compare(hvdc_device *d, hvdc_model *m, hvdc_failure *failure) {
     return good;
 }
 
-bool hvdc_windows_open(hvdc_device *d, const hvdc_gpu_options *options, hvdc_model *m, hvdc_failure *failure) {
+bool hvdc_windows_plan(const hvdc_device *d, hvdc_model *m, hvdc_failure *failure) {
     const hvdc_artifact *artifact = m->weights->artifact;
     for (uint32_t file = 0; file < hvdc_artifact_file_count(artifact); ++file) {
         const uint32_t kind = hvdc_artifact_file(artifact, file)->kind;
         if ((kind == HVDC_FILE_KIND_REGION || kind == HVDC_FILE_KIND_ADAPTER) && !plan_file(d, m, file, failure)) {
             return false;
         }
+    }
+    return true;
+}
+
+bool hvdc_windows_open(hvdc_device *d, const hvdc_gpu_options *options, hvdc_model *m, hvdc_failure *failure) {
+    if (!hvdc_windows_plan(d, m, failure)) {
+        return false;
     }
     for (uint32_t i = 0; i < m->window_count; ++i) {
         if (!view(d, options, m, &m->windows[i], failure)) {

@@ -10,7 +10,7 @@
  *   run STEP FIRST COUNT FILE OUT        FP32 [tokens][width], in and out
  *   time STEP FIRST COUNT FILE           seconds of the same
  *   slice STEP BLOCK LINEAR ROWS TILES FILE OUT    FP16 [rows][padded k] in, FP32 [rows][32 tiles] out; LINEAR by number
- *   memory | describe | close
+ *   memory | forecast | describe | close
  *   profile                              with profile=1: NAME SECONDS LAUNCHES of each kernel
  *   import                               only how memory would be shared
  *   weights ARTIFACT                     only the weights: WINDOWS BYTES that the device sees in place
@@ -230,6 +230,12 @@ static bool ask(session *s, char *const *words, int count, bool *known, char *an
     if (s->engine != NULL && strcmp(name, "close") == 0) {
         close_engine(s);
         return true;
+    }
+    if (s->engine != NULL && strcmp(name, "forecast") == 0) {
+        uint64_t forecast = 0;
+        const bool good = hvdc_gpu_forecast(s->artifact, &s->options, &forecast, failure);
+        snprintf(answer, bytes, "%llu", (unsigned long long)forecast);
+        return good;
     }
     if (s->engine != NULL && strcmp(name, "memory") == 0) {
         (void)snprintf(answer, bytes, "%llu", (unsigned long long)s->engine->memory_bytes(s->engine));

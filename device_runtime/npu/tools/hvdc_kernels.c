@@ -216,7 +216,7 @@ static void attention(const uint32_t *sizes) {
     npu_pack(&npu, v, l, NULL, NULL, NPU_VALUES, &keys);
     npu_attend(&npu, &keys);
     answer(npu.output, (size_t)m * width * sizeof *npu.output);
-    npu_free_keys(&keys);
+    npu_free_keys(&npu, &keys);
     npu_release(&npu);
 }
 

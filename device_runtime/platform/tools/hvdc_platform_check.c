@@ -7,6 +7,7 @@
  *                               processes' ids and waits for stdin to end before it gives them back
  *     reader ARTIFACT           that child
  *     child PROGRAM ARG…        starts a child and says how it ended
+ *     stopped PROGRAM ARG…      starts one that is stopped before its program begins
  *     available ROOT            bytes of memory that are available by ROOT/proc and ROOT/sys
  *     channel                   reads "make KIND HEX" and "take HEX" lines: messages as bytes, and bytes as messages */
 #define _GNU_SOURCE
@@ -14,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,15 @@
 #include "memory_available.h"
 
 #define READER_FD 3
+#define START_S 20.0
+
+static bool stops; /* the program of a child does not begin */
+
+/* Takes the place of the C library's in this program. */
+int execv(const char *path, char *const argv[]) {
+    if (stops) (void)raise(SIGSTOP);
+    return execve(path, argv, environ);
+}
 
 static int say_failure(const hvdc_failure *failure) {
     (void)printf("failure %d %s\n", (int)failure->kind, failure->message);
@@ -136,7 +147,7 @@ static int share(char *path, char *other, const char *lie) {
     hvdc_child child = HVDC_NO_CHILD;
     bool passed = open_artifact(path, &artifact, &failure) &&
                   hvdc_shared_weights_load(artifact, 0, &shared, &failure) &&
-                  hvdc_child_start(arguments, READER_FD, &child, &failure) &&
+                  hvdc_child_start(arguments, READER_FD, START_S, &child, &failure) &&
                   (lie == NULL ? hvdc_shared_weights_send(shared, child.socket, 20, &failure)
                                : send_lie(lie, shared, child.socket, &failure));
     if (passed) {
@@ -175,7 +186,7 @@ static int child(char **argv) {
     hvdc_child started;
     hvdc_failure failure;
     char how[64] = "";
-    if (!hvdc_child_start(argv, READER_FD, &started, &failure)) return say_failure(&failure);
+    if (!hvdc_child_start(argv, READER_FD, stops ? 0.5 : START_S, &started, &failure)) return say_failure(&failure);
     bool ended = hvdc_child_wait(&started, 1, how, sizeof how);
     (void)printf("%s\n", ended ? how : "still there");
     if (!hvdc_child_end(&started, how, sizeof how, &failure)) return say_failure(&failure);
@@ -227,7 +238,8 @@ int main(int argc, char **argv) {
     if (strcmp(command, "load") == 0 && argc > 2) return load(argv[2], argc > 3 ? argv[3] : NULL);
     if (strcmp(command, "share") == 0 && argc > 3) return share(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
     if (strcmp(command, "reader") == 0 && argc > 2) return read_shared(argv[2]);
-    if (strcmp(command, "child") == 0 && argc > 2) return child(argv + 2);
+    stops = strcmp(command, "stopped") == 0;
+    if ((stops || strcmp(command, "child") == 0) && argc > 2) return child(argv + 2);
     if (strcmp(command, "channel") == 0) return channel();
     if (strcmp(command, "available") == 0 && argc > 2)
         return printf("%" PRIu64 "\n", hvdc_memory_available_in(argv[2])) < 0;

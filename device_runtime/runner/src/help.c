@@ -1,6 +1,9 @@
 #include "options.h"
 
-const char hvdc_options_help[] =
+#include <stddef.h>
+
+/* In parts, since C promises strings of 4095 bytes. */
+const char *const hvdc_options_help[] = {
     "usage: hvdc_runner ARTIFACT STREAM -o OUT --mode npu|gpu|hetero|dp|hetero-tensor [options]\n"
     "\n"
     "Makes the videos of a stream: STREAM/stream.bin, as `hvdc run` writes it. Final latents go into\n"
@@ -24,8 +27,8 @@ const char hvdc_options_help[] =
     "                        rates in seconds: a block on each engine while both work, decoding a video (0;\n"
     "                        it is not timed, so that --cut auto without rates counts none)\n"
     "  --threads N           threads of each process's CPU work; one for each processor that it may use\n"
-    "  --memory-mib N        shared memory at most, of the weights and of videos in flight each; what the system\n"
-    "                        says it has available\n"
+    "  --memory-mib N        memory at most, of the weights, videos in flight and the engines' buffers together; what\n"
+    "                        the system says it has available\n"
     "  --platform TEXT  --device TEXT\n"
     "                        OpenCL platform and device: an index, or a part of the name\n"
     "  --gpu-import WAY      how the GPU sees shared memory: khr-dma-buf, qcom-dmabuf, qcom-ion, arm-dma-buf,\n"
@@ -33,7 +36,7 @@ const char hvdc_options_help[] =
     "  --kernel-cache DIR    keep compiled programs and tuning results there\n"
     "  --npu-cpus LIST  --gpu-cpus LIST\n"
     "                        processors of the NPU's and of the GPU's process, as 0,2-5: on a development\n"
-    "                        machine both engines run on processors, and would take them from each other\n"
+    "                        machine both engines run on processors, and would take them from each other\n",
     "  --qnn-libraries DIR   decode, by the artifact's binaries and by the libraries of QNN in that directory\n"
     "  --qnn-backend NAME  --qnn-system NAME\n"
     "                        files in it (libQnnHtp.so, libQnnSystem.so)\n"
@@ -46,15 +49,21 @@ const char hvdc_options_help[] =
     "                        when the GPU's process dies: go on with the NPU alone (the default), or stop\n"
     "  --gpu-silence-s S     the GPU's process counts as dead, and is killed, when it has work and says nothing for\n"
     "                        S seconds (300); while it opens its device and compiles kernels, for twice as long\n"
+    "  --npu-silence-s S     when a call of the NPU's engine has not returned within S seconds, say so and end, also\n"
+    "                        the GPU's process; finished videos are kept. 0, the default: wait for ever\n"
+    "  --reader-silence-s S  the report, or an error, is given up when nobody reads any of it for S seconds (30)\n"
     "  --on-stop finish|abandon\n"
     "                        at SIGINT or SIGTERM: finish videos that have begun (the default; asked again,\n"
     "                        abandon them), or stop before the next block\n"
     "  --with-parent PID     stop when that process, which started this one, ends\n"
     "  --progress text|json|none\n"
-    "                        lines on standard error; -q is none\n"
+    "                        lines on standard error; -q is none. They hold nothing up: what nobody reads is\n"
+    "                        left out, and when standard error is closed it is as if SIGTERM had come\n"
     "  --json                report on standard output as JSON\n"
     "\n"
     "Whatever happens, whole results are kept, for --resume, and no process is left behind.\n"
     "\n"
     "Exit statuses: 0 all videos are there; 1 failure: no memory, a file that cannot be read or written, a lost\n"
-    "process; 2 usage; 4 an artifact that cannot be used; 5 device; 130 stopped, as it was asked to.\n";
+    "process; 2 usage; 4 an artifact that cannot be used; 5 device; 6 a call of the NPU that does not\n"
+    "return; 130 stopped, as it was asked to.\n",
+    NULL};

@@ -1,4 +1,5 @@
 /* hvdc_runner: makes the videos of a stream on two engines. The processes of both are this program. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,15 +22,22 @@ static bool wants_json(int argc, char **argv) {
     return false;
 }
 
+static int help(FILE *out) {
+    for (const char *const *part = hvdc_options_help; *part != NULL; part++)
+        if (fputs(*part, out) < 0) return HVDC_EXIT_FAILURE;
+    return HVDC_EXIT_OK;
+}
+
 static int begin(int argc, char **argv, FILE *out) {
     hvdc_options options;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    (void)signal(SIGPIPE, SIG_IGN); /* what cannot be written is noticed where it is */
     if (!hvdc_options_parse(argc, argv, &options, &failure)) {
         options.json = wants_json(argc, argv);
         hvdc_print_failure(out, &options, &failure);
         return HVDC_EXIT_USAGE;
     }
-    if (options.help) return fputs(hvdc_options_help, out) < 0 ? HVDC_EXIT_FAILURE : HVDC_EXIT_OK;
+    if (options.help) return help(out);
     switch (options.role) {
         case HVDC_ROLE_WORKER: return (int)hvdc_be_worker(&options);
         case HVDC_ROLE_TIMER: return (int)hvdc_be_timer(&options);

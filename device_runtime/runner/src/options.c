@@ -50,6 +50,8 @@ static const struct option known[] = {
     {"--on-gpu-loss", LOSS, AT(stop_when_gpu_lost), 0},
     {"--on-stop", STOP, AT(abandon), 0},
     {"--gpu-silence-s", DURATION, AT(gpu_silence_s), 0},
+    {"--npu-silence-s", SECONDS, AT(npu_silence_s), 0},
+    {"--reader-silence-s", DURATION, AT(reader_silence_s), 0},
     {"--with-parent", COUNT, AT(parent), 0},
     {"--progress", TALK, AT(progress), 0},
     {"-q", QUIET, AT(progress), 0},
@@ -181,7 +183,8 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
 
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure) {
     uint64_t seen = 0;
-    *options = (hvdc_options){.role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S};
+    *options = (hvdc_options){
+        .role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S, .reader_silence_s = HVDC_READER_SILENCE_S};
     for (int i = 1; i < argc; i++) {
         const struct option *option = find(argv[i]);
         if (option == NULL && argv[i][0] == '-')

@@ -15,6 +15,7 @@
 #include "engines.h"
 #include "hvdc/shared_weights.h"
 #include "hvdc/stream_file.h"
+#include "memory.h"
 #include "processors.h"
 #include "report.h"
 #include "roles.h"
@@ -109,7 +110,8 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
     if (!hvdc_clips_open(options, owner->artifact, owner->outcome.videos, &owner->clips, failure)) return false;
     owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
-    return owner->videos != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+    if (owner->videos == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+    return hvdc_memory_is_there(owner->artifact, &owner->outcome, failure);
 }
 
 static uint64_t memory_limit(const hvdc_owner *owner) { return (uint64_t)owner->options.memory_mib << 20; }
@@ -226,6 +228,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .resume = options->resume,
                     .start_timeout_s = 2.0 * options->gpu_silence_s,
                     .silence_timeout_s = options->gpu_silence_s,
+                    .npu_silence_timeout_s = options->npu_silence_s,
                     .memory_limit_bytes = memory_limit(owner),
                     .on_stop = options->abandon ? HVDC_STOP_ABANDON : HVDC_STOP_FINISH,
                     .stop_fd = owner->stop_fd,
@@ -258,6 +261,7 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out) {
     bool good = owner.stop_fd >= 0 && follow_parent(options, &failure) && pin(&owner, &failure);
     if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
     owner.outcome.options = &owner.options;
+    if (good) hvdc_say_aside(true);
     good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
            place_cut(&owner, &stopped, &failure);
     if (good) {
@@ -267,6 +271,8 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out) {
     stopped = stopped || owner.outcome.report.stopped;
     if (!good) hvdc_print_failure(out, &owner.options, &failure);
     if (good && ran && !hvdc_print_outcome(out, &owner.outcome)) good = false;
+    hvdc_say_no_more(good ? HVDC_PROGRESS_PATIENCE_S : options->reader_silence_s);
+    if (owner.outcome.report.npu_hangs) _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
     close_owner(&owner);
     if (stopped) return HVDC_EXIT_STOPPED;
     return good ? HVDC_EXIT_OK : failure.kind == HVDC_FAILURE_NONE ? HVDC_EXIT_FAILURE : hvdc_exit_of(&failure);

@@ -12,6 +12,7 @@ enum hvdc_exit {
     HVDC_EXIT_USAGE = 2,
     HVDC_EXIT_ARTIFACT = 4,
     HVDC_EXIT_DEVICE = 5,
+    HVDC_EXIT_NPU_HANGS = 6,
     HVDC_EXIT_STOPPED = 130
 };
 

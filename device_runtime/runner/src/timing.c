@@ -118,7 +118,7 @@ bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *traje
     hvdc_options_for(HVDC_ROLE_TIMER, options, gpu_cpus, threads, argv);
     *stopped = false;
     if (!hvdc_timing_begin(&timing, npu, trajectory, failure)) return false;
-    bool good = hvdc_child_start(argv, HVDC_WORKER_FD, &child, failure);
+    bool good = hvdc_child_start(argv, HVDC_WORKER_FD, 2.0 * options->gpu_silence_s, &child, failure);
     if (good) {
         hvdc_heard heard = {.channel = hvdc_channel_on(child.socket),
                             .options = options,

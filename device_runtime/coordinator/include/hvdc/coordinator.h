@@ -22,9 +22,11 @@
  * worker computes its share of the columns meanwhile, and the two wait for each other after every one.
  *
  * Threads. hvdc_stream_run calls `npu`, `host` and `decode` from one thread that it starts, the others of
- * hvdc_stream_io from the caller's. Call it from a thread that lives as long as the call, and with the signals of hvdc_stop_signals blocked
- * in all threads. It returns with no thread, process, mapping or descriptor left behind, except for a call of the NPU's
- * engine or of `decode` that does not return: it is waited for.
+ * hvdc_stream_io from the caller's. Call it from a thread that lives as long as the call, and with the signals of
+ * hvdc_stop_signals blocked in all threads. It returns with no thread, process, mapping or descriptor left behind. A call
+ * of the NPU's engine, of `host` or of `decode` that does not return is waited for, or, with `npu_silence_timeout_s`, given
+ * up: then report->npu_hangs says so, and the thread that is in it keeps what it was given. The caller says why and ends
+ * the process (_exit), without closing the engine, weights or anything else that the call may use.
  *
  * Faults. If the worker dies, refuses, is silent for too long or says what it cannot have done, its videos go on from
  * the last step whose latent is whole, on the NPU, and the rest of the stream too (or the stream stops, by option). If
@@ -157,18 +159,19 @@ enum hvdc_stop {
 
 typedef struct hvdc_stream_options {
     enum hvdc_mode mode;
-    uint32_t cut;                /* HVDC_MODE_HETERO: 0 … steps * layers */
-    double gpu_share;            /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
-    const char *npu_sums;        /* how `npu` adds, as it decides values: kept with results. NULL: "" */
-    uint32_t videos;             /* prompts of the stream */
-    uint32_t slots;              /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
-    uint32_t blocks_per_call;    /* of the engine; 0: 1. A call never crosses the end of a step */
-    bool stop_when_gpu_lost;     /* else the stream goes on with the NPU alone */
-    bool resume;                 /* skip videos whose results are there and verified; else a result that is there is
+    uint32_t cut;                 /* HVDC_MODE_HETERO: 0 … steps * layers */
+    double gpu_share;             /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
+    const char *npu_sums;         /* how `npu` adds, as it decides values: kept with results. NULL: "" */
+    uint32_t videos;              /* prompts of the stream */
+    uint32_t slots;               /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
+    uint32_t blocks_per_call;     /* of the engine; 0: 1. A call never crosses the end of a step */
+    bool stop_when_gpu_lost;      /* else the stream goes on with the NPU alone */
+    bool resume;                  /* skip videos whose results are there and verified; else a result that is there is
                                   an error */
-    double start_timeout_s;      /* until the worker is ready: opening a device, compiling kernels; 0: 600 */
-    double silence_timeout_s;    /* between two messages of the worker while it has work; 0: wait for ever */
-    uint64_t memory_limit_bytes; /* slots beside the weights; 0: what the system says it has available */
+    double start_timeout_s;       /* until the worker is ready: opening a device, compiling kernels; 0: 600 */
+    double silence_timeout_s;     /* between two messages of the worker while it has work; 0: wait for ever */
+    double npu_silence_timeout_s; /* of a call of the NPU's engine, of `host` or of `decode`; 0: wait for ever */
+    uint64_t memory_limit_bytes;  /* slots beside the weights; 0: what the system says it has available */
     enum hvdc_stop on_stop;
     int stop_fd;              /* of hvdc_stop_signals, or any that becomes readable; 0 or less: none */
     const char *directory;    /* results: see hvdc/result.h. NULL: none are kept */
@@ -197,8 +200,9 @@ typedef struct hvdc_weights_use {
 typedef struct hvdc_stream_report {
     hvdc_video *videos;
     uint32_t finished, skipped;
-    bool gpu_lost; /* `note` says why */
-    bool stopped;  /* by request, before all videos were finished */
+    bool gpu_lost;  /* `note` says why */
+    bool npu_hangs; /* see "Threads" above */
+    bool stopped;   /* by request, before all videos were finished */
     char note[HVDC_FAILURE_MESSAGE_BYTES];
     double seconds;      /* from the first block to the last result */
     double period_s;     /* between finished videos, without the first one (the fill); 0 below two videos */
@@ -206,6 +210,11 @@ typedef struct hvdc_stream_report {
     uint64_t gpu_engine_bytes, npu_engine_bytes; /* as the engines say */
     hvdc_weights_use gpu_weights;                /* from HVDC_EVENT_STARTED on, in modes with a worker */
 } hvdc_stream_report;
+
+/* Bytes of shared memory that a stream needs beside the weights: slots (0: as many as the mode needs), and, unless
+ * `exchange_values` is 0, an exchange. */
+uint64_t hvdc_stream_bytes(const hvdc_trajectory *trajectory, enum hvdc_mode mode, uint32_t slots,
+                           uint64_t exchange_values);
 
 /* Runs the stream to its end. True if every video is finished or skipped, or if it stopped because it was asked to
  * (report->stopped). False with a sentence for what is refused at the start, and for a stream that could not go on;
