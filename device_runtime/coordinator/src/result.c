@@ -30,12 +30,13 @@ static size_t header(const hvdc_result_key *key, const hvdc_video *video, const 
     hvdc_hex_of(key->artifact, artifact);
     hvdc_hex_of(key->input, input);
     hvdc_hex_of(digest, sha);
-    int said = snprintf(json, sizeof json,
-                        "{\"__metadata__\":{\"format\":\"hvdc-result-1\",\"gpu_blocks\":\"%" PRIu32
-                        "\",\"recovered\":\"%d\",\"video\":\"%" PRIu32 "\",\"mode\":\"%s\",\"cut\":\"%" PRIu32
-                        "\",\"gpu_share\":\"%.17g\",\"npu_sums\":\"%s\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
-                        video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut,
-                        key->gpu_share, key->npu_sums, artifact, input, sha);
+    int said = snprintf(
+        json, sizeof json,
+        "{\"__metadata__\":{\"format\":\"hvdc-result-1\",\"gpu_blocks\":\"%" PRIu32
+        "\",\"recovered\":\"%d\",\"video\":\"%" PRIu32 "\",\"mode\":\"%s\",\"cut\":\"%" PRIu32
+        "\",\"gpu_share\":\"%.17g\",\"npu_sums\":\"%s\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
+        video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut, key->gpu_share,
+        key->npu_sums, artifact, input, sha);
     size_t sealed = hvdc_seal(json, (size_t)said, sizeof json);
     int rest = snprintf(json + sealed, sizeof json - sealed,
                         "},\"tokens\":{\"dtype\":\"F32\",\"shape\":[%" PRIu32 ",%" PRIu32

@@ -212,7 +212,8 @@ static bool put_event(FILE *file, hvdc_speaker *s, const hvdc_progress *p) {
 
 void hvdc_say_progress(void *speaker, const hvdc_progress *p) {
     hvdc_speaker *s = speaker;
-    const size_t room_bytes = p->event == HVDC_EVENT_BLOCKS || p->event == HVDC_EVENT_DECODING ? PROGRESS_ROOM_BYTES : ROOM_BYTES;
+    const size_t room_bytes =
+        p->event == HVDC_EVENT_BLOCKS || p->event == HVDC_EVENT_DECODING ? PROGRESS_ROOM_BYTES : ROOM_BYTES;
     text t;
     if (s->options->progress == HVDC_TALK_NOTHING || !text_begin(&t)) return;
     bool is_said = true;
