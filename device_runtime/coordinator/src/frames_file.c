@@ -70,7 +70,8 @@ bool hvdc_frames_begin(const char *directory, const hvdc_frames_key *key, hvdc_f
     hvdc_frames_name(key->video, name);
     *made = NULL;
     hvdc_frames_writer *writer = calloc(1, sizeof *writer);
-    if (writer == NULL || (writer->path = path_of(directory, name)) == NULL) {
+    if (writer != NULL) writer->path = path_of(directory, name);
+    if (writer == NULL || writer->path == NULL) {
         free(writer);
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to write %s", name);
     }

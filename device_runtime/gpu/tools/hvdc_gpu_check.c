@@ -234,7 +234,7 @@ static bool ask(session *s, char *const *words, int count, bool *known, char *an
     if (s->engine != NULL && strcmp(name, "forecast") == 0) {
         uint64_t forecast = 0;
         const bool good = hvdc_gpu_forecast(s->artifact, &s->options, &forecast, failure);
-        snprintf(answer, bytes, "%llu", (unsigned long long)forecast);
+        (void)snprintf(answer, bytes, "%llu", (unsigned long long)forecast);
         return good;
     }
     if (s->engine != NULL && strcmp(name, "memory") == 0) {
