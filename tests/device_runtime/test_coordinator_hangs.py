@@ -67,11 +67,13 @@ def test_a_call_that_does_not_return_ends_the_process(program: Path, mode: str, 
     for held in done:
         found, _ = kept(tmp_path, held["video"])
         assert (found == latent(SHAPE, 0, held["video"], held["gpu_blocks"], columns)).all()
+    there = len(list(tmp_path.glob("video-*.safetensors")))
+    assert there == len(done) + (mode == "gpu")  # a latent is kept before it is decoded
     again = started(program, **given, resume=1)
     out, err = again.communicate(timeout=60)
     assert again.returncode == 0, err
     report = json.loads(out.splitlines()[-1])
-    assert (report["skipped"], report["finished"]) == (len(done), 3 - len(done))
+    assert (report["skipped"], report["finished"]) == (there, 3 - there)
 
 
 def test_its_worker_ends_with_it(program: Path) -> None:
