@@ -32,6 +32,9 @@ PROGRAMS = (
 )
 """What every preset builds."""
 
+HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
+"""Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
+
 TOOLS = {
     "host": PROGRAMS,
     "host-asan": PROGRAMS,
@@ -39,6 +42,7 @@ TOOLS = {
     "aarch64-linux": PROGRAMS,
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
+    "hexagon": tuple(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
 }
 """Preset of ``CMakePresets.json`` -> the programs that it builds."""
 
@@ -62,6 +66,10 @@ def why_not(preset: str) -> str:
         return (
             f"aarch64-linux-gnu-{missing[0]} is not installed: apt-get install g++-aarch64-linux-gnu" if missing else ""
         )
+    if preset == "hexagon":
+        packages = {"clang-22": "clang-22", "clang++-22": "clang-22", "ld.lld-22": "lld-22"}
+        missing = [program for program in packages if _which(program) is None]
+        return f"{missing[0]} is not installed: apt-get install clang-22 lld-22" if missing else ""
     if preset == "android-arm64":
         toolchain = Path(os.environ.get("ANDROID_NDK_ROOT", "")) / "build" / "cmake" / "android.toolchain.cmake"
         return "" if toolchain.is_file() else "there is no Android NDK: set ANDROID_NDK_ROOT to the folder of one"

@@ -266,13 +266,27 @@ static const struct {
     {"pool", 2, pool},
 };
 
-static bool ask(const char *line) {
-    char name[16];
+/* The numbers of a line, at most `most`; 0 for what is not a number. */
+static int numbers(char *line, uint32_t *sizes, int most) {
+    int count = 0;
+    while (count < most && *line == ' ') {
+        char *end;
+        sizes[count] = (uint32_t)strtoul(line + 1, &end, 10);
+        if (end == line + 1) {
+            return 0;
+        }
+        line = end;
+        count++;
+    }
+    return *line == '\n' ? count : 0;
+}
+
+static bool ask(char *line) {
     uint32_t sizes[4];
-    int given = sscanf(line, "%15s %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32, name, &sizes[0], &sizes[1], &sizes[2],
-                       &sizes[3]);
     for (size_t i = 0; i < sizeof QUESTIONS / sizeof *QUESTIONS; i++) {
-        if (given == 1 + QUESTIONS[i].sizes && strcmp(name, QUESTIONS[i].name) == 0) {
+        size_t length = strlen(QUESTIONS[i].name);
+        if (strncmp(line, QUESTIONS[i].name, length) == 0 &&
+            numbers(line + length, sizes, 4) == QUESTIONS[i].sizes) {
             QUESTIONS[i].ask(sizes);
             while (state.count > 0) {
                 free(state.arrays[--state.count]);

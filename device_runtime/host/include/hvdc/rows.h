@@ -16,6 +16,11 @@
  * 2^x = 2^round(x) · e^(ln 2 · (x − round(x))), the second by Taylor's series: |ln 2 / 2|^8 / 8! < 6e-9. */
 static inline float hvdc_exp2(float x) {
     const float round = 0x1.8p23f; /* adding it leaves no fraction, and the integer in the lowest bits */
+#if defined(__hexagon__)
+    if (x != x) {
+        return x; /* LLVM 22 makes sfmax of what follows, which loses a NaN */
+    }
+#endif
     x = x < -127.0f ? -127.0f : x;
     x = x > 128.0f ? 128.0f : x;
     float shifted = x + round;
