@@ -28,12 +28,19 @@ PROGRAMS = (
     "hvdc_kernels",
     "hvdc_platform_check",
     "hvdc_runner",
+    "hvdc_skel_check",
     "hvdc_stream_check",
 )
 """What every preset builds."""
 
 HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
 """Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
+
+HEXAGON_DEVICE = ("v73", "v75", "v79", "v81")
+"""Architectures that the library for a phone's DSP is built for."""
+
+SKEL = "libhvdc_skel.so"
+"""What a phone's DSP loads; see npu/rpc."""
 
 TOOLS = {
     "host": PROGRAMS,
@@ -42,9 +49,12 @@ TOOLS = {
     "aarch64-linux": PROGRAMS,
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
-    "hexagon": tuple(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
+    "hexagon": (
+        *(f"hexagon-{arch}/{program}" for arch in HEXAGON_EMULATED for program in ("hvdc_kernels", "hvdc_dsp")),
+        *(f"hexagon-{arch}/{SKEL}" for arch in HEXAGON_DEVICE),
+    ),
 }
-"""Preset of ``CMakePresets.json`` -> the programs that it builds."""
+"""Preset of ``CMakePresets.json`` -> the programs that it builds, and libraries that travel with an artifact."""
 
 
 class BuildError(Exception):

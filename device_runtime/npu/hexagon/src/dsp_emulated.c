@@ -34,7 +34,7 @@ bool hvdc_dsp_map(int fd, uint64_t bytes, bool writable, uint8_t **data, hvdc_fa
     (void)close(own);
     if (at == MAP_FAILED)
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY,
-                         "%" PRIu64 " bytes of descriptor %d, which has %" PRId64 ", cannot be mapped", bytes, fd,
+                         "%" PRIu64 " bytes of descriptor %d, which has %" PRIi64 ", cannot be mapped", bytes, fd,
                          (int64_t)size);
     *data = at;
     return true;
