@@ -23,12 +23,12 @@ PROGRAMS = (
     "hvdc_check",
     "hvdc_cut",
     "hvdc_decoder_check",
+    "hvdc_dsp",
     "hvdc_dump",
     "hvdc_gpu_check",
     "hvdc_kernels",
     "hvdc_platform_check",
     "hvdc_runner",
-    "hvdc_skel_check",
     "hvdc_stream_check",
 )
 """What every preset builds."""

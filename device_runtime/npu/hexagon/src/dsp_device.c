@@ -39,9 +39,9 @@ void hvdc_dsp_unmap(uint8_t *data, uint64_t bytes) { (void)HAP_munmap(data, (int
 
 static bool clean(const void *data, uint64_t bytes, int operation, hvdc_failure *failure) {
     const int result = qurt_mem_cache_clean((unsigned)(uintptr_t)data, (unsigned)bytes, operation, QURT_MEM_DCACHE);
-    return result == 0 || hvdc_fail(failure, HVDC_FAILURE_DEVICE,
-                                    "the DSP's caches are not cleaned for %" PRIu64 " bytes: QuRT's code %d", bytes,
-                                    result);
+    return result == 0 ||
+           hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                     "the DSP's caches are not cleaned for %" PRIu64 " bytes: QuRT's code %d", bytes, result);
 }
 
 bool hvdc_dsp_before_read(const void *data, uint64_t bytes, hvdc_failure *failure) {
@@ -54,13 +54,12 @@ bool hvdc_dsp_after_write(const void *data, uint64_t bytes, hvdc_failure *failur
 
 static bool ask(void *client, hap_power_request *request, const char *what, hvdc_failure *failure) {
     const int result = HAP_power_set(client, request);
-    return result == 0 || hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the DSP does not change %s: HAP's code %d", what,
-                                    result);
+    return result == 0 ||
+           hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the DSP does not change %s: HAP's code %d", what, result);
 }
 
 bool hvdc_dsp_power(void *client, bool up, hvdc_failure *failure) {
-    const hap_corners most = {
-        .target = HAP_DCVS_CORNER_MAX, .least = HAP_DCVS_CORNER_MAX, .most = HAP_DCVS_CORNER_MAX};
+    const hap_corners most = {.target = HAP_DCVS_CORNER_MAX, .least = HAP_DCVS_CORNER_MAX, .most = HAP_DCVS_CORNER_MAX};
     hap_power_request type = {.type = HAP_POWER_SET_APPTYPE, .of = {.apptype = HAP_POWER_COMPUTE_CLIENT}};
     hap_power_request clocks = {.type = HAP_POWER_SET_DCVS_V3,
                                 .of = {.dcvs = {.set_enable = 1,
@@ -120,7 +119,6 @@ void hvdc_dsp_release(hvdc_dsp_units *units) {
 
 hvdc_dsp_facts hvdc_dsp_describe(void) {
     const uint32_t contexts = (uint32_t)qurt_hvx_get_units() >> 8 & 255u;
-    return (hvdc_dsp_facts){.arch = __HEXAGON_ARCH__,
-                            .contexts = contexts == 0 ? V79_CONTEXTS : contexts,
-                            .vtcm_bytes = vtcm_bytes_here()};
+    return (hvdc_dsp_facts){
+        .arch = __HEXAGON_ARCH__, .contexts = contexts == 0 ? V79_CONTEXTS : contexts, .vtcm_bytes = vtcm_bytes_here()};
 }

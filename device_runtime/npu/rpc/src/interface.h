@@ -59,8 +59,8 @@
 #define HVDC_RPC_OUT_attach(U32, U64, BYTES) U32(kind) U32(unused)
 #define HVDC_RPC_IN_open_engine(U32, U64, BYTES) \
     U32(abi) \
-    U32(threads) U32(vtcm_bytes) U32(frames) U32(rows) U32(columns) U32(rotations_region) U32(unused) \
-        U64(rotations_offset)
+    U32(threads) \
+    U32(vtcm_bytes) U32(frames) U32(rows) U32(columns) U32(rotations_region) U32(unused) U64(rotations_offset)
 #define HVDC_RPC_OUT_open_engine(U32, U64, BYTES) U32(kind) U32(tokens)
 #define HVDC_RPC_IN_set_text(U32, U64, BYTES) U32(abi) U32(expert)
 #define HVDC_RPC_OUT_set_text(U32, U64, BYTES) U32(kind) U32(unused)
@@ -125,8 +125,9 @@ enum hvdc_rpc_method {
                       0u HVDC_RPC_OUT_##name(HVDC_RPC_U32_BYTES, HVDC_RPC_U64_BYTES, HVDC_RPC_BYTES_BYTES), \
                   "padding in a record"); \
     static_assert(sizeof(hvdc_rpc_##name##_in) % 8u == 0 && offsetof(hvdc_rpc_##name##_in, abi) == 0, "abi first"); \
-    static_assert(sizeof(hvdc_rpc_##name##_out) % 8u == 0 && offsetof(hvdc_rpc_##name##_out, kind) == 0, "kind " \
-                                                                                                         "first");
+    static_assert(sizeof(hvdc_rpc_##name##_out) % 8u == 0 && offsetof(hvdc_rpc_##name##_out, kind) == 0, \
+                  "kind " \
+                  "first");
 HVDC_RPC_METHODS(HVDC_RPC_RECORDS)
 
 static_assert(HVDC_RPC_END <= 32, "FastRPC counts methods in five bits");

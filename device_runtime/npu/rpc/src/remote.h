@@ -23,6 +23,7 @@ typedef union hvdc_remote_arg {
 #define HVDC_REMOTE_METHOD(scalars) ((scalars) >> 24 & 31u)
 #define HVDC_REMOTE_IN(scalars) ((scalars) >> 16 & 255u)
 #define HVDC_REMOTE_OUT(scalars) ((scalars) >> 8 & 255u)
+#define HVDC_REMOTE_HANDLES(scalars) (((scalars) >> 4 & 15u) + ((scalars)&15u))
 
 /* What the DSP's shell calls in a skel when a handle is opened and closed: [bytes of the URI][URI] to a handle, and a
  * handle alone. */

@@ -9,7 +9,6 @@
 #include <stdint.h>
 
 #define HVDC_PIPE_MAGIC 0x43505248u /* "HRPC" */
-#define HVDC_PIPE_ARGS_MAX 8u
 #define HVDC_PIPE_BYTES_MAX (UINT32_C(1) << 28)
 
 typedef struct hvdc_pipe_call {

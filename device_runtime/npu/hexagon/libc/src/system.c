@@ -74,7 +74,8 @@ FILE *const stdin = &streams[0], *const stdout = &streams[1], *const stderr = &s
 
 int fflush(FILE *stream) {
     for (size_t done = 0; done < stream->end;) {
-        const long wrote = call(SYS_WRITE, stream->fd, (long)(stream->buffer + done), (long)(stream->end - done), 0, 0, 0);
+        const long wrote =
+            call(SYS_WRITE, stream->fd, (long)(stream->buffer + done), (long)(stream->end - done), 0, 0, 0);
         if (wrote <= 0) return EOF;
         done += (size_t)wrote;
     }
@@ -132,7 +133,9 @@ int fputc(int value, FILE *stream) {
     return fwrite(&byte, 1, 1, stream) == 1u ? value : EOF;
 }
 
-int fputs(const char *restrict text, FILE *restrict stream) { return fwrite(text, strlen(text), 1, stream) == 1u ? 0 : EOF; }
+int fputs(const char *restrict text, FILE *restrict stream) {
+    return fwrite(text, strlen(text), 1, stream) == 1u ? 0 : EOF;
+}
 
 static int vfprintf(FILE *stream, const char *restrict format, va_list values) {
     char line[1024];
