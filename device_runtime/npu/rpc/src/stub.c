@@ -55,18 +55,24 @@ static bool map(dsp_engine *e, const uint8_t *data, int fd, uint64_t bytes, bool
     return true;
 }
 
-/* Shared memory of this engine's own, filled with `from` unless that is NULL. */
+static bool fill(const hvdc_memory_kind *kind, hvdc_memory *memory, const void *from, hvdc_failure *failure) {
+    if (from == NULL) return true;
+    if (!kind->begin_write(memory, failure)) return false;
+    memcpy(memory->data, from, (size_t)memory->bytes);
+    return kind->end_write(memory, failure);
+}
+
+/* Shared memory of this engine's own, filled with `from` unless that is NULL. On failure there is none. */
 static bool make(dsp_engine *e, const char *name, const void *from, uint64_t bytes, bool writable, hvdc_memory *made,
                  uint32_t *region, hvdc_failure *failure) {
     if (e->kind == NULL) e->kind = hvdc_memory_choose(failure);
     if (e->kind == NULL || !e->kind->create(name, bytes, made, failure)) return false;
-    e->own_bytes += bytes;
-    if (from != NULL) {
-        if (!e->kind->begin_write(made, failure)) return false;
-        memcpy(made->data, from, (size_t)bytes);
-        if (!e->kind->end_write(made, failure)) return false;
+    if (!fill(e->kind, made, from, failure) || !map(e, made->data, made->fd, bytes, writable, region, failure)) {
+        e->kind->close(made);
+        return false;
     }
-    return map(e, made->data, made->fd, bytes, writable, region, failure);
+    e->own_bytes += bytes;
+    return true;
 }
 
 /* What the executor reads of an artifact: blocks and the tables of modulation. The rest is the CPU's. */

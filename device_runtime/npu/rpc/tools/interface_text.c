@@ -16,6 +16,7 @@
 #define TAKEN(name, element, least, most) BUFFER("taken", #name, element, least, most)
 
 void hvdc_print_interface(void) {
+    (void)printf("version %s\n", HVDC_RUNTIME_VERSION);
     (void)printf("constant abi %u\n", HVDC_RPC_ABI);
     (void)printf("constant sentence_bytes %u\n", HVDC_RPC_SENTENCE_BYTES);
     (void)printf("constant no_region %u\n", HVDC_RPC_NO_REGION);

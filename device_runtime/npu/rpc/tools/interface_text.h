@@ -1,6 +1,6 @@
 /* The interface as lines of text, from its one description, for tests and for the document's table:
  *
- *   constant NAME VALUE
+ *   version TEXT, constant NAME VALUE
  *   method NUMBER NAME
  *   in FIELD BYTES, out FIELD BYTES           of its records, in their order
  *   given NAME ELEMENT_BYTES LEAST MOST, taken … */
