@@ -19,6 +19,13 @@ enum hvdc_role {
     HVDC_ROLE_TIMER   /* times the GPU's blocks for an owner that looks for a cut */
 };
 
+/* Where the NPU's executor runs. */
+enum hvdc_npu_place {
+    HVDC_NPU_AUTO = 0, /* becomes one of the others: the DSP on Android, else portable */
+    HVDC_NPU_DSP,
+    HVDC_NPU_PORTABLE
+};
+
 enum hvdc_talk { HVDC_TALK_TEXT = 0, HVDC_TALK_JSON, HVDC_TALK_NOTHING };
 
 /* Texts are those of argv. */
@@ -34,6 +41,9 @@ typedef struct hvdc_options {
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
     uint32_t memory_mib; /* shared memory at most, of weights and of slots each; 0: what the system has available */
+    enum hvdc_npu_place npu;
+    const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
+    uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */
