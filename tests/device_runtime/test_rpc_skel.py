@@ -437,3 +437,23 @@ def test_the_interface_is_of_one_piece(programs: dict[str, Path]) -> None:
             for _, width in fields:
                 assert offset % min(width, 8) == 0
                 offset += width
+
+
+def test_the_document_lists_every_method(programs: dict[str, Path]) -> None:
+    """docs/HEXAGON.md: | number | method | in | out | buffers |, without the fields that all have or nobody reads."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "HEXAGON.md").read_text("utf-8")
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    listed = {row[1].strip("`"): row for row in rows if len(row) == 5 and row[0].isdecimal()}
+
+    def shown(names: list[str]) -> str:
+        return ", ".join(name for name in names if name != "unused") or "–"
+
+    for method in interface_of(programs["hvdc_dsp"]).methods.values():
+        assert listed.pop(method.name) == [
+            str(method.number),
+            f"`{method.name}`",
+            shown([name for name, _ in method.fields_in[1:]]),
+            shown([name for name, _ in method.fields_out[1:]]),
+            shown([b.name for b in method.given] + [f"→ {b.name}" for b in method.taken]),
+        ]
+    assert listed == {}
