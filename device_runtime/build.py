@@ -29,11 +29,15 @@ PROGRAMS = (
     "hvdc_platform_check",
     "hvdc_runner",
     "hvdc_stream_check",
+    "hvdc_vtcm",
 )
 """What every preset builds."""
 
 HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
 """Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
+
+HEXAGON_DEVICES = ("v73", "v75", "v79", "v81")
+"""Architectures whose matrix unit is built for phones."""
 
 TOOLS = {
     "host": PROGRAMS,
@@ -42,7 +46,10 @@ TOOLS = {
     "aarch64-linux": PROGRAMS,
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
-    "hexagon": tuple(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
+    "hexagon": (
+        *(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
+        *(f"hexagon-{arch}/libhvdc_hmx.a" for arch in HEXAGON_DEVICES),
+    ),
 }
 """Preset of ``CMakePresets.json`` -> the programs that it builds."""
 
