@@ -37,7 +37,7 @@ HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
 """Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
 
 HEXAGON_DEVICES = ("v73", "v75", "v79", "v81")
-"""Architectures whose matrix unit is built for phones."""
+"""Architectures that are built for phones: of their matrix unit, hexagon-<arch>/libhvdc_hmx.a."""
 
 TOOLS = {
     "host": PROGRAMS,
@@ -46,10 +46,7 @@ TOOLS = {
     "aarch64-linux": PROGRAMS,
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
-    "hexagon": (
-        *(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
-        *(f"hexagon-{arch}/libhvdc_hmx.a" for arch in HEXAGON_DEVICES),
-    ),
+    "hexagon": tuple(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
 }
 """Preset of ``CMakePresets.json`` -> the programs that it builds."""
 

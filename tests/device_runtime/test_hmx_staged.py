@@ -1,8 +1,8 @@
-"""The DSP's matrix unit as a model on this machine: operands staged through VTCM, the unit and the DMA engine as late as
+"""The DSP's matrix unit as a model on this machine: operands go through VTCM, and unit and DMA engine are as late as
 they may be.
 
-Its products are the exact unit's (test_npu_exact.py) to the bit, whatever VTCM there is; its sums come in two parts, with
-a bound. Everything that is wrong in staging shows: until a transfer is waited for, its destination holds NaNs, and the
+Its products are the exact unit's (test_npu_exact.py) to the bit, whatever VTCM there is; its sums come in two parts,
+with a bound. Whatever is wrong in staging shows: until a transfer is waited for, its destination holds NaNs, and the
 unit reads operands when its results are waited for.
 """
 
@@ -199,7 +199,7 @@ def test_attention(start: Start, kib: int, m: int, keys: int, heads: int, dim: i
 
 
 def test_too_little_vtcm_is_a_sentence(programs: dict[str, Path]) -> None:
-    command = [programs["hvdc_kernels"], "generic", "1", "exact", "26"]
+    command = [str(programs["hvdc_kernels"]), "generic", "1", "exact", "26"]
     done = subprocess.run(command, input=b"", capture_output=True, check=False)
     assert done.returncode == 1
     assert b"26 KiB of VTCM are too few for the matrix unit, which needs 28 KiB at least" in done.stderr
@@ -253,7 +253,7 @@ SLOTS, CONSTANTS = 3, 2
 
 
 def test_no_plan_leaves_its_budget(programs: dict[str, Path]) -> None:
-    """For shapes and budgets of all sizes: what is kept is disjoint, aligned and inside; and as much as fits is kept."""
+    """For shapes and budgets of all sizes: what is kept is disjoint, aligned, inside, and as much as fits."""
     r = rng(0)
     least = 28 << 10
     budgets = [least, least + 1, MIB << 10, 4 * MIB << 10, 8 * MIB << 10, *(r.integers(least, 9 << 20, 2000).tolist())]
