@@ -30,12 +30,15 @@ class Kernels:
     """``hvdc_kernels`` as a process; see device_runtime/npu/tools/hvdc_kernels.c. A sanitizer's report fails the test
     that asked."""
 
-    def __init__(self, program: Path | Sequence[str], level: str = "generic", threads: int = 1) -> None:
+    def __init__(
+        self, program: Path | Sequence[str], level: str = "generic", threads: int = 1, sums: str = "fast"
+    ) -> None:
         """``program``: its path, or the command that runs it."""
         command = [str(program)] if isinstance(program, Path) else list(program)
         self._process = subprocess.Popen(
-            [*command, level, str(threads)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+            [*command, level, str(threads), sums], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )  # fmt: skip
 
     def __enter__(self) -> Kernels:
         return self

@@ -96,7 +96,7 @@ bool npu_prepare(npu_engine *npu, const hvdc_npu_options *options, hvdc_failure 
     if (!hvdc_cpu_select(options->cpu, &cpu, failure) || !hvdc_pool_open(options->threads, &npu->pool, failure)) {
         return false;
     }
-    npu->hmx = hvdc_hmx_for(cpu);
+    npu->hmx = hvdc_hmx_for(cpu, options->sums);
     npu->hvx = hvdc_hvx_for(cpu);
     npu->tokens = hvdc_grid_tokens(&npu->grid);
     npu->head_dim = geometry->width / geometry->heads;

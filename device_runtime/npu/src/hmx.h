@@ -2,9 +2,9 @@
  * and rounded once. This is one of the two seams of the NPU executor: everything that multiplies matrices goes
  * through it, so that a device's unit can take the place of the portable one without a change elsewhere.
  *
- * Products of two FP16 values are exact in FP32; the portable unit adds them in FP32, 128 in the order of k and then
- * these sums, so its result depends neither on the processor nor on how a product is cut into calls by rows and
- * columns. */
+ * There are two for a CPU. Both give the same bits on every processor, however a product is cut into calls by rows and
+ * columns. Products of two FP16 values are exact in FP32; the fast unit adds them in FP32, 128 in the order of k and
+ * then these sums. The exact unit rounds exact sums, which have no order. */
 #ifndef HVDC_NPU_HMX_H
 #define HVDC_NPU_HMX_H
 
@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "hvdc/cpu.h"
+#include "hvdc/npu_sums.h"
 #include "hvdc/tiles.h"
 
 #define HVDC_HMX_TILE HVDC_TILE_HMX_FP16_2_ROWS
@@ -46,6 +47,6 @@ typedef struct hvdc_hmx {
                  float *sums, void *scratch);
 } hvdc_hmx;
 
-const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu);
+const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu, enum hvdc_npu_sums kind);
 
 #endif

@@ -1,7 +1,7 @@
 /* hvdc_blocks: runs parts of a trajectory on an engine, for tests and benchmarks.
  *
  *   hvdc_blocks ARTIFACT [--threads N] [--grid FRAMES,ROWS,COLUMNS] [--cpu LEVEL] [--weights mapped|copied]
- *               [--gpu-share S [--kernel-cache DIR]] ACTION…
+ *               [--npu-sums fast|exact] [--gpu-share S [--kernel-cache DIR]] ACTION…
  *
  * With `--weights copied` engine and host read weights from copies of the data files in memory, as they do where
  * another process filled them, each of exactly its size. With --gpu-share the GPU's engine, in this process, computes
@@ -39,6 +39,7 @@ struct settings {
     uint32_t threads;
     hvdc_grid grid;
     const char *cpu, *kernel_cache;
+    enum hvdc_npu_sums sums;
     double share;
     hvdc_partner *partner; /* NULL: none */
     bool copied;
@@ -46,8 +47,11 @@ struct settings {
 
 static bool open_npu(const hvdc_weights *weights, const struct settings *settings, hvdc_engine **engine,
                      hvdc_failure *failure) {
-    const hvdc_npu_options options = {
-        .threads = settings->threads, .grid = settings->grid, .cpu = settings->cpu, .partner = settings->partner};
+    const hvdc_npu_options options = {.threads = settings->threads,
+                                      .grid = settings->grid,
+                                      .cpu = settings->cpu,
+                                      .sums = settings->sums,
+                                      .partner = settings->partner};
     return hvdc_npu_open(weights, &options, engine, failure);
 }
 
@@ -267,6 +271,8 @@ static bool read_options(struct session *s, int *at, int argc, char **argv) {
             s->settings.cpu = value;
         } else if (strcmp(option, "--kernel-cache") == 0) {
             s->settings.kernel_cache = value;
+        } else if (strcmp(option, "--npu-sums") == 0 && hvdc_npu_sums_of_name(value, &s->settings.sums)) {
+            continue;
         } else if (strcmp(option, "--gpu-share") == 0) {
             s->settings.share = strtod(value, NULL);
         } else if (strcmp(option, "--weights") == 0 && (strcmp(value, "mapped") == 0 || strcmp(value, "copied") == 0)) {

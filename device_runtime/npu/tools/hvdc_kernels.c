@@ -1,6 +1,6 @@
 /* hvdc_kernels: computes single kernels of host and NPU executor for a test, which knows what is due.
  *
- *   hvdc_kernels CPU THREADS     a level of hvdc/cpu.h, the number of threads
+ *   hvdc_kernels CPU THREADS [SUMS]     a level of hvdc/cpu.h, the number of threads, fast or exact
  *
  * Each line of standard input is a question, `NAME SIZES…`, followed by its arrays without a gap; the answer is a
  * line with a number of bytes, and the bytes. h is FP16, f FP32, b INT8; weights are tiled as in an artifact, w for
@@ -12,6 +12,8 @@
  *   weight N K           w[N][K] -> FP16 tiles
  *   linear M N K RANK    h[M][K], w[N][K], bias f, and with a rank w[RANK][K], w[N][RANK] -> h[M][N]
  *   up M N K             h[M][K], w[N][K], bias f -> FP16 tiles of GELU
+ *   multiply M N K       h[M][K], h[N][K] -> FP16 tiles of the products of rows; M <= 1024, N <= 256
+ *   sums M N K           the same -> f[M padded][N padded]
  *   attention M L HEADS DIM        h[M][HEADS·DIM], keys and values h[L][HEADS·DIM] -> h[M][HEADS·DIM]
  *   layer_norm M N HAVE  f[M][N], and if HAVE factor f[N], addend f[N] -> h[M][N]
  *   rms_norm M N HEADS HAVE        h[M][N], gain f[N], and if HAVE rotations f[M][N/HEADS] -> h[M][N]
@@ -160,6 +162,45 @@ static void up(const uint32_t *sizes) {
     npu_release(&npu);
 }
 
+/* Products of the matrix unit itself: `narrowed`, or its sums. */
+static void product(const uint32_t *sizes, bool narrowed) {
+    uint32_t m = sizes[0], n = sizes[1], k = sizes[2];
+    uint32_t row_tiles = npu_tiles(m), col_tiles = npu_tiles(n), k_tiles = npu_tiles(k);
+    if (row_tiles > HVDC_HMX_ROW_TILES || col_tiles > HVDC_HMX_COL_TILES) {
+        fault("more tiles than a call takes");
+    }
+    const hvdc_hmx *hmx = hvdc_hmx_for(state.cpu, state.options.sums);
+    const hvdc_hvx *hvx = hvdc_hvx_for(state.cpu);
+    const uint16_t *x = take((size_t)m * k, sizeof *x), *w = take((size_t)n * k, sizeof *w);
+    uint16_t *a = room((size_t)row_tiles * k_tiles * HVDC_TILE_HMX_FP16_2_BYTES);
+    uint16_t *b = room((size_t)col_tiles * k_tiles * HVDC_TILE_HMX_FP16_2_BYTES);
+    for (uint32_t row = 0; row < m; row += TILE) {
+        hvx->pack_rows(x + (size_t)row * k, k, m - row < TILE ? m - row : TILE, k, a + (size_t)row * k_tiles * TILE, 1);
+    }
+    for (uint32_t row = 0; row < n; row += TILE) {
+        hvx->pack_columns(w + (size_t)row * k, k, n - row < TILE ? n - row : TILE, k, b + (size_t)row * k_tiles * TILE,
+                          1);
+    }
+    size_t count = (size_t)row_tiles * col_tiles * TILE_HALFS;
+    void *scratch = aligned_alloc(128, (hmx->scratch_bytes + 127u) / 128u * 128u), *out = room(count * sizeof(float));
+    if (scratch == NULL) {
+        fault("no memory for the matrix unit");
+    }
+    if (narrowed) {
+        hmx->multiply((hvdc_hmx_matrix){a, k_tiles}, (hvdc_hmx_matrix){b, k_tiles}, row_tiles, col_tiles, k_tiles, out,
+                      col_tiles, scratch);
+    } else {
+        hmx->sums((hvdc_hmx_matrix){a, k_tiles}, (hvdc_hmx_matrix){b, k_tiles}, row_tiles, col_tiles, k_tiles, out,
+                  scratch);
+    }
+    answer(out, count * (narrowed ? sizeof(uint16_t) : sizeof(float)));
+    free(scratch);
+}
+
+static void multiply(const uint32_t *sizes) { product(sizes, true); }
+
+static void sums(const uint32_t *sizes) { product(sizes, false); }
+
 static void attention(const uint32_t *sizes) {
     uint32_t m = sizes[0], l = sizes[1], heads = sizes[2], width = heads * sizes[3];
     const uint16_t *q = take((size_t)m * width, sizeof *q), *k = take((size_t)l * width, sizeof *k);
@@ -258,6 +299,8 @@ static const struct {
     {"weight", 2, weight},
     {"linear", 4, linear},
     {"up", 3, up},
+    {"multiply", 3, multiply},
+    {"sums", 3, sums},
     {"attention", 4, attention},
     {"layer_norm", 3, layer_norm},
     {"rms_norm", 4, rms_norm},
@@ -300,8 +343,9 @@ static bool ask(char *line) {
 int main(int argc, char **argv) {
     char line[256];
     hvdc_failure failure;
-    if (argc != 3 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u) {
-        fault("say a level and a number of threads");
+    if (argc < 3 || argc > 4 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u ||
+        (argc == 4 && !hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
+        fault("say a level and a number of threads, then fast or exact, or nothing");
     }
     state.options.cpu = argv[1];
     if (!hvdc_cpu_select(argv[1], &state.cpu, &failure)) {

@@ -59,7 +59,8 @@ void hvdc_side_close(hvdc_side *side) {
 bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
                    hvdc_engine **engine, hvdc_failure *failure) {
     const bool shares = options->mode == HVDC_MODE_TENSOR;
-    const hvdc_npu_options npu = {.threads = options->threads, .partner = shares ? partner : NULL};
+    const hvdc_npu_options npu = {
+        .threads = options->threads, .sums = options->npu_sums, .partner = shares ? partner : NULL};
     if (shares) partner->exchange.values = hvdc_npu_exchange_values(weights->artifact);
     return hvdc_npu_open(weights, &npu, engine, failure);
 }

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "hvdc/coordinator.h"
+#include "hvdc/npu_sums.h"
 #include "hvdc/policy.h"
 
 #define HVDC_ARGUMENTS_MAX 24u
@@ -30,6 +31,7 @@ typedef struct hvdc_options {
     uint32_t cut;
     bool share_is_given;
     double gpu_share;
+    enum hvdc_npu_sums npu_sums;
     bool rates_are_given;
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
