@@ -7,8 +7,8 @@
 
 #define HVDC_HALVES_SHIFT 11
 
-/* Two tiles (hmx-fp16-2), at multiples of 2048 bytes, to 32 rows of 32 FP32 sums, `stride` floats apart and at multiples
- * of 128 bytes. Both products are exact in FP32, and their sum is rounded once. */
+/* Two tiles (hmx-fp16-2) to 32 rows of 32 FP32 sums, `stride` floats apart. Both products are exact in FP32, and their
+ * sum is rounded once, where lanes are IEEE (lanes.h). */
 void hvdc_halves_join(const uint16_t *first, const uint16_t *second, int32_t exponent, float *sums, size_t stride);
 
 #endif
