@@ -10,7 +10,7 @@ import click
 from hvdc.cli.output import out, print_json, progress_for, shown, table
 from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
 from hvdc.errors import UsageError
-from hvdc.pipeline.run import MODES, WHERE, Ran, RunRequest, facts, run
+from hvdc.pipeline.run import MODES, NPU_SUMS, WHERE, Ran, RunRequest, facts, run
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place
 
@@ -49,6 +49,8 @@ def parse_share(text: str) -> float | None:
 @click.option("--cut", default="auto", show_default=True, metavar="K|auto", help="Where the NPU takes over.")
 @click.option("--gpu-share", metavar="S|auto", default="auto", show_default=True,
               help="In mode hetero-tensor: the share of each linear's columns.")  # fmt: skip
+@click.option("--npu-sums", type=click.Choice(NPU_SUMS), default="fast", show_default=True,
+              help="Exact: the bits of the Python path, slower.")  # fmt: skip
 @click.option("--rates", type=click.Path(path_type=Path), help="Place cut or share by this table, and time nothing.")
 @click.option("--format", "suffix", type=click.Choice(CLIP_FORMATS), default="mp4", show_default=True,
               help="Of the clips.")  # fmt: skip
@@ -75,6 +77,7 @@ def command(
     mode: str,
     cut: str,
     gpu_share: str,
+    npu_sums: str,
     rates: Path | None,
     suffix: str,
     fps: int,
@@ -128,6 +131,7 @@ def command(
         mode=mode,
         cut=parse_cut(cut),
         gpu_share=parse_share(gpu_share),
+        npu_sums=npu_sums,
         rates=rates,
         threads=threads,
         device=device,

@@ -30,6 +30,7 @@ from hvdc.plan.cut import Rates
 from hvdc.plan.rates import load_rates, require_fitting
 
 MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
+NPU_SUMS = ("fast", "exact")
 AND_RESUME = " with --resume"
 WHERE = "the portable build of both executors on this machine's processors; no phone took part"
 
@@ -48,6 +49,7 @@ class RunRequest:
     mode: str = "hetero"
     cut: int | None = None
     gpu_share: float | None = None
+    npu_sums: str = "fast"
     rates: Path | None = None
     threads: int | None = None
     device: str | None = None
@@ -96,7 +98,8 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
         rates = _checked(request, artifact)
         identity = Identity(
             artifact.index.header["index_sha256"].tobytes().hex(), prompts.sha256, videos, request.mode, request.cut,
-            request.gpu_share, None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
+            request.gpu_share, request.npu_sums,
+            None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
         )  # fmt: skip
         runtime = find_runtime("host", progress, say)
         place, state = stack.enter_context(
@@ -193,7 +196,8 @@ def _run(
 
 def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | None) -> list[object]:
     out: list[object] = [request.artifact.absolute(), place.stream.absolute(), "-o", place.results.absolute()]
-    out += ["--mode", request.mode, "--resume"]  # the folder is this run's own: what is there was made by it
+    out += ["--mode", request.mode, "--npu-sums", request.npu_sums]
+    out += ["--resume"]  # the folder is this run's own: what is there was made by it
     if request.mode == "hetero":
         if state.cut is not None:
             out += ["--cut", state.cut]

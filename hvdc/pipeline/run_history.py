@@ -42,6 +42,7 @@ def finished_report(
             "mode": str(report.get("mode")),
             "cut": str(report.get("executions" if alone else "cut")),
             "gpu_share": report.get("gpu_share"),
+            "npu_sums": str(report.get("npu_sums")),
             "input": input_sha256(artifact, prompts, planned),
         }
         if not is_verified(place.result(video), artifact, key):

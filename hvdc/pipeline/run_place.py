@@ -47,6 +47,7 @@ class Identity:
     mode: str
     cut: int | None
     gpu_share: float | None
+    npu_sums: str
     rates: tuple[float, float, float] | None
 
     def as_json(self) -> dict[str, Any]:
@@ -220,7 +221,8 @@ def _begun(place: Place, identity: Identity, *, resume: bool, force: bool) -> Ru
             raise
     if held.get("run") != identity.as_json():
         raise UsageError(
-            "the run that is there is of something else: another artifact, prompts, seeds, mode, cut, share or rates",
+            "the run that is there is of something else: another artifact, prompts, seeds, mode, cut, share, sums "
+            "or rates",
             where=str(path), fix="give what it was started with, --force to start over, or choose another -o",
         )  # fmt: skip
     return Run(path, identity, held)

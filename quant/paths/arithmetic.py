@@ -43,6 +43,10 @@ class Arithmetic(Protocol):
         """``W x + b``, plus ``B (A x)`` where the expert has an adapter: ``[m, n]``."""
         ...
 
+    def gelu(self, x: Tensor) -> Tensor:
+        """The tanh form, of what a linear gave: ``[m, n]`` to the same."""
+        ...
+
     def attention(self, at: At, attn: str, query: Any, key: Any, value: Any) -> Tensor:
         """softmax(q kᵀ / √head_dim) v for every head: operands ``[m, width]``, ``[l, width]`` to ``[m, width]``."""
         ...

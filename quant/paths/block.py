@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.nn import functional as F
 
 from quant.paths.arithmetic import Arithmetic, At
 from quant.paths.host import layer_norm, rms_norm, rotate
@@ -79,7 +78,7 @@ def run_block(arithmetic: Arithmetic, at: At, hidden: Tensor, text: TextOperands
     entering = modulate(layer_norm(hidden.float(), eps, exact=exact), shift_ffn, scale_ffn)
     up = arithmetic.linear(at, "ffn.net.0.proj", arithmetic.operand(at, "ffn.net.0.proj.input", entering))
     del entering
-    activated = arithmetic.operand(at, "ffn.net.2.input", F.gelu(up, approximate="tanh"))
+    activated = arithmetic.operand(at, "ffn.net.2.input", arithmetic.gelu(up))
     del up
     return add(hidden, arithmetic.linear(at, "ffn.net.2", activated), gate_ffn)
 

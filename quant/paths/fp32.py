@@ -70,6 +70,9 @@ class FloatArithmetic:
             self.watcher.output(at, f"{linear}.lora_output", more)
         return y + more
 
+    def gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")
+
     def attention(self, at: At, attn: str, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         q, k, v = (split_heads(x, self.weights.shape.heads) for x in (query, key, value))
         if self.watcher is not None:

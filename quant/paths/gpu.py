@@ -61,6 +61,9 @@ class GpuArithmetic:
         acc = int8_matmul(operand.codes, self.weights.codes(weight))
         return acc * (operand.scale * self.weights.scales(weight))
 
+    def gelu(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate="tanh")
+
     def attention(self, at: At, attn: str, query: Quantized, key: Quantized, value: Quantized) -> Tensor:
         q, k, v = (split_heads(x.codes, self.weights.shape.heads) for x in (query, key, value))
         factor = query.scale * key.scale / math.sqrt(q.shape[-1])

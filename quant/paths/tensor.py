@@ -43,16 +43,17 @@ def gpu_columns(columns: int, share: float) -> int:
 
 
 class TensorArithmetic:
-    """Linears split by columns, with the NPU's residual stream. ``share``: of the GPU, 0 to 1."""
+    """Linears split by columns, with the NPU's residual stream. ``share``: of the GPU, 0 to 1; ``exact``: of the NPU's
+    arithmetic."""
 
     exact_norms = True
     residual_dtype = torch.float32
 
-    def __init__(self, weights: Weights, scales: Scales, share: float) -> None:
+    def __init__(self, weights: Weights, scales: Scales, share: float, *, exact: bool = False) -> None:
         self.weights = weights
         self.share = share
         self._gpu = GpuArithmetic(weights, scales)
-        self._npu = NpuArithmetic(weights)
+        self._npu = NpuArithmetic(weights, exact=exact)
 
     def operand(self, at: At, name: str, x: Tensor) -> Operand:
         return Operand(name, self._npu.operand(at, name, x))
@@ -67,6 +68,9 @@ class TensorArithmetic:
         if split < columns:
             parts.append(self._npu.linear(at, linear, operand.half)[:, split:])
         return torch.cat(parts, dim=1)
+
+    def gelu(self, x: Tensor) -> Tensor:
+        return self._npu.gelu(x)
 
     def attention(self, at: At, attn: str, query: Operand, key: Operand, value: Operand) -> Tensor:
         return self._npu.attention(at, attn, query.half, key.half, value.half)

@@ -69,9 +69,9 @@ def fp32(weights: Weights) -> NumericPath:
     return NumericPath("fp32", FloatArithmetic(weights))
 
 
-def npu(weights: Weights) -> NumericPath:
-    """Everything on the NPU."""
-    return NumericPath("npu", NpuArithmetic(weights))
+def npu(weights: Weights, *, exact: bool = False) -> NumericPath:
+    """Everything on the NPU. ``exact``, here and below: its arithmetic to the bit."""
+    return NumericPath("npu", NpuArithmetic(weights, exact=exact))
 
 
 def gpu(weights: Weights, scales: Scales) -> NumericPath:
@@ -79,22 +79,25 @@ def gpu(weights: Weights, scales: Scales) -> NumericPath:
     return NumericPath("gpu", GpuArithmetic(weights, scales))
 
 
-def hetero(weights: Weights, scales: Scales, cut: int) -> NumericPath:
+def hetero(weights: Weights, scales: Scales, cut: int, *, exact: bool = False) -> NumericPath:
     """``[0, cut)`` on the GPU, the rest on the NPU. Raises ValueError for a cut outside the trajectory."""
     executions = len(weights.steps) * weights.shape.layers
     if not 0 <= cut <= executions:
         raise ValueError(f"a cut at {cut} is outside the trajectory of {executions} block executions")
-    return NumericPath(f"hetero({cut})", NpuArithmetic(weights), GpuArithmetic(weights, scales), cut)
+    rest = NpuArithmetic(weights, exact=exact)
+    return NumericPath(f"hetero({cut})", rest, GpuArithmetic(weights, scales), cut)
 
 
-def hetero_tensor(weights: Weights, scales: Scales, share: float, cut: int | None = None) -> NumericPath:
+def hetero_tensor(
+    weights: Weights, scales: Scales, share: float, cut: int | None = None, *, exact: bool = False
+) -> NumericPath:
     """Every linear split by columns, ``share`` of them on the GPU; from ``cut`` on everything on the NPU, as after a
     loss of the GPU. Raises ValueError for a share outside [0, 1]."""
     gpu_columns(1, share)
-    shared = TensorArithmetic(weights, scales, share)
+    shared = TensorArithmetic(weights, scales, share, exact=exact)
     if cut is None:
         return NumericPath(f"hetero-tensor({share:g})", shared)
-    return NumericPath(f"hetero-tensor({share:g}, {cut})", NpuArithmetic(weights), shared, cut)
+    return NumericPath(f"hetero-tensor({share:g}, {cut})", NpuArithmetic(weights, exact=exact), shared, cut)
 
 
 class Trajectory:

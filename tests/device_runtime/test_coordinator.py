@@ -89,14 +89,15 @@ def test_prompts_do_not_mix(streams: Streams, tmp_path: Path) -> None:
 
 
 def test_results_say_what_they_are(streams: Streams, tmp_path: Path) -> None:
-    report = streams.run(Shape(), mode="hetero", cut=5, videos=2, seed=3, dir=tmp_path)
+    report = streams.run(Shape(), mode="hetero", cut=5, videos=2, seed=3, dir=tmp_path, npu_sums="exact")
     check(report, Shape(), tmp_path, seed=3)
     _, metadata = kept(tmp_path, 1)
     assert metadata.keys() == {
-        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "gpu_blocks", "recovered", "sha256", "check"
+        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "npu_sums", "gpu_blocks", "recovered",
+        "sha256", "check",
     }  # fmt: skip
     assert (metadata["format"], metadata["video"], metadata["mode"]) == ("hvdc-result-1", "1", "hetero")
-    assert (metadata["cut"], metadata["artifact"]) == ("5", "0" * 64)
+    assert (metadata["cut"], metadata["npu_sums"], metadata["artifact"]) == ("5", "exact", "0" * 64)
 
 
 def test_the_handed_over_bytes_are_those_of_the_paper() -> None:
@@ -216,7 +217,9 @@ def test_a_flipped_bit_anywhere_in_a_result_is_noticed(streams: Streams, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "change", [{"cut": 6}, {"mode": "npu"}, {"seed": 1}, {"artifact": "a.hvdc"}], ids=lambda change: next(iter(change))
+    "change",
+    [{"cut": 6}, {"mode": "npu"}, {"seed": 1}, {"npu_sums": "exact"}, {"artifact": "a.hvdc"}],
+    ids=lambda change: next(iter(change)),
 )
 def test_results_of_another_stream_are_left_alone(streams: Streams, tmp_path: Path, change: dict[str, object]) -> None:
     """Another cut computes other numbers: a directory never holds a mixture, and nobody's work is overwritten."""
@@ -231,7 +234,9 @@ def test_results_of_another_stream_are_left_alone(streams: Streams, tmp_path: Pa
     assert len(before) == 2
     report = streams.run(Shape(), resume=1, **{**more, **change})
     assert not report["ok"]
-    assert "result of another artifact, prompt, seed, mode, cut or share of the GPU" in report["failure"]
+    assert (
+        "result of another artifact, prompt, seed, mode, cut, share of the GPU or sums of the NPU" in report["failure"]
+    )
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 

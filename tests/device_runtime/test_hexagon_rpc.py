@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from device_runtime.build import HEXAGON_DEVICE, SKEL
+from device_runtime.build import HEXAGON_DEVICES, SKEL
 from exporters.synth import write_checkpoint
 from hvdc.targets import load_target, target_names
 from tests.commands import compiled
@@ -28,12 +28,13 @@ READER = "llvm-readelf-22"
 EXPORTED = {"hvdc_open", "hvdc_close", "hvdc_skel_handle_invoke"}
 UNDEFINED = {
     # the C library of the DSP's image
-    "calloc", "free", "malloc", "memalign", "memchr", "memcmp", "memcpy", "memset",
+    "abort", "calloc", "free", "malloc", "memalign", "memchr", "memcmp", "memcpy", "memset",
     "snprintf", "strcmp", "strlen", "strncmp", "vsnprintf",
     # Qualcomm's, of the DSP's image
-    "HAP_mmap", "HAP_munmap", "HAP_perf_get_time_us", "HAP_power_set",
+    "compute_resource_hmx_lock", "compute_resource_hmx_unlock", "HAP_mmap", "HAP_munmap", "HAP_perf_get_time_us", "HAP_power_set",
     # its kernel, QuRT
     "qurt_futex_wait", "qurt_futex_wake", "qurt_hvx_get_units", "qurt_mem_cache_clean",
+    "qurt_mutex_destroy", "qurt_mutex_init", "qurt_mutex_lock", "qurt_mutex_unlock",
     "qurt_thread_create", "qurt_thread_get_id", "qurt_thread_get_priority", "qurt_thread_join",
 }  # fmt: skip
 WEAK = {
@@ -61,10 +62,10 @@ def read_elf(library: Path, *what: str) -> str:
 
 
 def test_the_phone_of_every_target_has_a_skel() -> None:
-    assert {load_target(name).hexagon_arch for name in target_names()} <= set(HEXAGON_DEVICE)
+    assert {load_target(name).hexagon_arch for name in target_names()} <= set(HEXAGON_DEVICES)
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_the_skel_shows_and_needs_what_is_written_here(build: Path, arch: str) -> None:
     """Another undefined symbol would keep a phone from loading it, which nothing here would notice."""
     exported: set[str] = set()
@@ -81,7 +82,7 @@ def test_the_skel_shows_and_needs_what_is_written_here(build: Path, arch: str) -
     assert weak == WEAK
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_the_skel_is_a_library_for_its_architecture(build: Path, arch: str) -> None:
     library = build / f"hexagon-{arch}" / SKEL
     head, dynamic = read_elf(library, "-h"), read_elf(library, "-d")
@@ -93,7 +94,7 @@ def test_the_skel_is_a_library_for_its_architecture(build: Path, arch: str) -> N
     assert "TEXTREL" not in dynamic
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_segments_of_the_skel_start_and_end_on_pages_of_their_own(build: Path, arch: str) -> None:
     """So that each has its own protection; none is writable and executable, nor the stack."""
     pages: set[int] = set()

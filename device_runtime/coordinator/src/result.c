@@ -46,12 +46,13 @@ static size_t header(const hvdc_result_key *key, const hvdc_video *video, const 
     hex_of(key->artifact, artifact);
     hex_of(key->input, input);
     hex_of(digest, sha);
-    int said = snprintf(json, sizeof json,
-                        "{\"__metadata__\":{\"format\":\"hvdc-result-1\",\"gpu_blocks\":\"%" PRIu32
-                        "\",\"recovered\":\"%d\",\"video\":\"%" PRIu32 "\",\"mode\":\"%s\",\"cut\":\"%" PRIu32
-                        "\",\"gpu_share\":\"%.17g\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
-                        video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut,
-                        key->gpu_share, artifact, input, sha);
+    int said = snprintf(
+        json, sizeof json,
+        "{\"__metadata__\":{\"format\":\"hvdc-result-1\",\"gpu_blocks\":\"%" PRIu32
+        "\",\"recovered\":\"%d\",\"video\":\"%" PRIu32 "\",\"mode\":\"%s\",\"cut\":\"%" PRIu32
+        "\",\"gpu_share\":\"%.17g\",\"npu_sums\":\"%s\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
+        video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut, key->gpu_share,
+        key->npu_sums, artifact, input, sha);
     sha256_of(json, (size_t)said, check_digest);
     hex_of(check_digest, check);
     int rest = snprintf(json + said, sizeof json - (size_t)said,
@@ -200,11 +201,10 @@ enum hvdc_result_state hvdc_result_check(const char *directory, const hvdc_resul
     if (state == HVDC_RESULT_DAMAGED)
         (void)hvdc_fail(failure, HVDC_FAILURE_FILE, "%s/%s is cut short or was changed", directory, name);
     if (state == HVDC_RESULT_OTHER)
-        (void)hvdc_fail(
-            failure, HVDC_FAILURE_USAGE,
-            "%s/%s is the result of another artifact, prompt, seed, mode, cut or share of the GPU: take another "
-            "directory, or remove it",
-            directory, name);
+        (void)hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                        "%s/%s is the result of another artifact, prompt, seed, mode, cut, share of the GPU or sums "
+                        "of the NPU: take another directory, or remove it",
+                        directory, name);
     free(data);
     free(path);
     return state;

@@ -14,7 +14,8 @@ static hvdc_result_key key_of(const hvdc_running *r, uint32_t slot) {
                            .latent_values = stream->trajectory.latent_values,
                            .mode = stream->options.mode,
                            .cut = hvdc_gpu_part(stream),
-                           .gpu_share = stream->options.mode == HVDC_MODE_TENSOR ? stream->options.gpu_share : 0.0};
+                           .gpu_share = stream->options.mode == HVDC_MODE_TENSOR ? stream->options.gpu_share : 0.0,
+                           .npu_sums = stream->options.npu_sums == NULL ? "" : stream->options.npu_sums};
     if (stream->weights != NULL)
         memcpy(key.artifact, hvdc_artifact_header(hvdc_shared_weights_view(stream->weights)->artifact)->index_sha256,
                sizeof key.artifact);

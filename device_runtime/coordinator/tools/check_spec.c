@@ -55,6 +55,7 @@ static bool read_word(const char *text, check_spec *s) {
         {"mode", MODE, &o->mode},
         {"cut", NUMBER, &o->cut},
         {"share", SECONDS, &o->gpu_share},
+        {"npu_sums", TEXT, &o->npu_sums},
         {"videos", NUMBER, &o->videos},
         {"slots", NUMBER, &o->slots},
         {"per_call", NUMBER, &o->blocks_per_call},

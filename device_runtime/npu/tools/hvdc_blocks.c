@@ -1,7 +1,8 @@
 /* hvdc_blocks: runs parts of a trajectory on an engine, for tests and benchmarks.
  *
  *   hvdc_blocks ARTIFACT [--threads N] [--grid FRAMES,ROWS,COLUMNS] [--cpu LEVEL] [--weights mapped|copied]
- *               [--gpu-share S [--kernel-cache DIR]] [--dsp LIBRARY [--vtcm BYTES]] ACTION…
+ *               [--npu-sums fast|exact] [--gpu-share S [--kernel-cache DIR]]
+ *               [--dsp LIBRARY [--vtcm BYTES]] ACTION…
  *
  * With `--weights copied` engine and host read weights from copies of the data files in memory, as they do where
  * another process filled them, each of exactly its size. With --gpu-share the GPU's engine, in this process, computes
@@ -43,6 +44,7 @@ struct settings {
     hvdc_grid grid;
     const char *cpu, *kernel_cache, *dsp;
     uint32_t vtcm_bytes;
+    enum hvdc_npu_sums sums;
     double share;
     hvdc_partner *partner; /* NULL: none */
     bool copied;
@@ -54,11 +56,15 @@ static bool open_npu(const hvdc_weights *weights, const struct settings *setting
         const hvdc_dsp_options dsp = {.library = settings->dsp,
                                       .threads = settings->threads,
                                       .vtcm_bytes = settings->vtcm_bytes,
+                                      .sums = settings->sums,
                                       .grid = settings->grid};
         return hvdc_dsp_open(weights, &dsp, engine, failure);
     }
-    const hvdc_npu_options options = {
-        .threads = settings->threads, .grid = settings->grid, .cpu = settings->cpu, .partner = settings->partner};
+    const hvdc_npu_options options = {.threads = settings->threads,
+                                      .grid = settings->grid,
+                                      .cpu = settings->cpu,
+                                      .sums = settings->sums,
+                                      .partner = settings->partner};
     return hvdc_npu_open(weights, &options, engine, failure);
 }
 
@@ -287,6 +293,8 @@ static bool read_options(struct session *s, int *at, int argc, char **argv) {
             s->settings.cpu = value;
         } else if (strcmp(option, "--kernel-cache") == 0) {
             s->settings.kernel_cache = value;
+        } else if (strcmp(option, "--npu-sums") == 0 && hvdc_npu_sums_of_name(value, &s->settings.sums)) {
+            continue;
         } else if (strcmp(option, "--gpu-share") == 0) {
             s->settings.share = strtod(value, NULL);
         } else if (strcmp(option, "--weights") == 0 && (strcmp(value, "mapped") == 0 || strcmp(value, "copied") == 0)) {

@@ -1,6 +1,7 @@
 /* hvdc_kernels: computes single kernels of host and NPU executor for a test, which knows what is due.
  *
- *   hvdc_kernels CPU THREADS     a level of hvdc/cpu.h, the number of threads
+ *   hvdc_kernels CPU THREADS [SUMS [VTCM_KIB]]     a level of hvdc/cpu.h, the number of threads, fast or exact; with a
+ *                                                  size of VTCM, the matrix unit is a DSP's (hmx_staged.h), as a model
  *
  * Each line of standard input is a question, `NAME SIZES…`, followed by its arrays without a gap; the answer is a
  * line with a number of bytes, and the bytes. h is FP16, f FP32, b INT8; weights are tiled as in an artifact, w for
@@ -12,6 +13,8 @@
  *   weight N K           w[N][K] -> FP16 tiles
  *   linear M N K RANK    h[M][K], w[N][K], bias f, and with a rank w[RANK][K], w[N][RANK] -> h[M][N]
  *   up M N K             h[M][K], w[N][K], bias f -> FP16 tiles of GELU
+ *   multiply M N K       h[M][K], h[N][K] -> FP16 tiles of the products of rows; M <= 1024, N <= 256
+ *   sums M N K           the same -> f[M padded][N padded]
  *   attention M L HEADS DIM        h[M][HEADS·DIM], keys and values h[L][HEADS·DIM] -> h[M][HEADS·DIM]
  *   layer_norm M N HAVE  f[M][N], and if HAVE factor f[N], addend f[N] -> h[M][N]
  *   rms_norm M N HEADS HAVE        h[M][N], gain f[N], and if HAVE rotations f[M][N/HEADS] -> h[M][N]
@@ -27,14 +30,17 @@
 
 #include "hvdc/half.h"
 #include "hvdc/rows.h"
+#include "hmx_staged.h"
 #include "multiply.h"
 #include "npu_internal.h"
+#include "vtcm.h"
 
 #define MAX_ARRAYS 16
 
 static struct {
     hvdc_npu_options options;
     enum hvdc_cpu cpu;
+    const hvdc_hmx *staged;   /* or NULL */
     void *arrays[MAX_ARRAYS]; /* of the question at hand */
     int count;
 } state;
@@ -77,7 +83,7 @@ static hvdc_weight take_weight(uint32_t n, uint32_t k) {
 
 static void prepare(npu_engine *npu, const hvdc_geometry *geometry, uint32_t tokens) {
     hvdc_failure failure;
-    *npu = (npu_engine){.geometry = *geometry, .grid = {1, 1, tokens}};
+    *npu = (npu_engine){.geometry = *geometry, .grid = {1, 1, tokens}, .hmx = state.staged};
     if (!npu_prepare(npu, &state.options, &failure)) {
         fault(failure.message);
     }
@@ -97,17 +103,17 @@ static void floats(const uint32_t *sizes) {
     answer(y, sizes[0] * sizeof *y);
 }
 
-static void each(uint32_t count, float (*function)(float)) {
-    float *x = take(count, sizeof *x);
-    for (uint32_t i = 0; i < count; i++) {
-        x[i] = function(x[i]);
-    }
-    answer(x, count * sizeof *x);
+static void exp2s(const uint32_t *sizes) {
+    float *x = take(sizes[0], sizeof *x);
+    hvdc_hvx_for(state.cpu)->exp2(x, sizes[0]);
+    answer(x, sizes[0] * sizeof *x);
 }
 
-static void exp2s(const uint32_t *sizes) { each(sizes[0], hvdc_exp2); }
-
-static void gelus(const uint32_t *sizes) { each(sizes[0], hvdc_gelu); }
+static void gelus(const uint32_t *sizes) {
+    float *x = take(sizes[0], sizeof *x);
+    hvdc_hvx_for(state.cpu)->gelu(x, sizes[0]);
+    answer(x, sizes[0] * sizeof *x);
+}
 
 static void weight(const uint32_t *sizes) {
     hvdc_weight w = take_weight(sizes[0], sizes[1]);
@@ -159,6 +165,45 @@ static void up(const uint32_t *sizes) {
     answer(out, bytes);
     npu_release(&npu);
 }
+
+/* Products of the matrix unit itself: `narrowed`, or its sums. */
+static void product(const uint32_t *sizes, bool narrowed) {
+    uint32_t m = sizes[0], n = sizes[1], k = sizes[2];
+    uint32_t row_tiles = npu_tiles(m), col_tiles = npu_tiles(n), k_tiles = npu_tiles(k);
+    if (row_tiles > HVDC_HMX_ROW_TILES || col_tiles > HVDC_HMX_COL_TILES) {
+        fault("more tiles than a call takes");
+    }
+    const hvdc_hmx *hmx = state.staged == NULL ? hvdc_hmx_for(state.cpu, state.options.sums) : state.staged;
+    const hvdc_hvx *hvx = hvdc_hvx_for(state.cpu);
+    const uint16_t *x = take((size_t)m * k, sizeof *x), *w = take((size_t)n * k, sizeof *w);
+    uint16_t *a = room((size_t)row_tiles * k_tiles * HVDC_TILE_HMX_FP16_2_BYTES);
+    uint16_t *b = room((size_t)col_tiles * k_tiles * HVDC_TILE_HMX_FP16_2_BYTES);
+    for (uint32_t row = 0; row < m; row += TILE) {
+        hvx->pack_rows(x + (size_t)row * k, k, m - row < TILE ? m - row : TILE, k, a + (size_t)row * k_tiles * TILE, 1);
+    }
+    for (uint32_t row = 0; row < n; row += TILE) {
+        hvx->pack_columns(w + (size_t)row * k, k, n - row < TILE ? n - row : TILE, k, b + (size_t)row * k_tiles * TILE,
+                          1);
+    }
+    size_t count = (size_t)row_tiles * col_tiles * TILE_HALFS;
+    void *scratch = aligned_alloc(128, (hmx->scratch_bytes + 127u) / 128u * 128u), *out = room(count * sizeof(float));
+    if (scratch == NULL) {
+        fault("no memory for the matrix unit");
+    }
+    if (narrowed) {
+        hmx->multiply((hvdc_hmx_matrix){a, k_tiles}, (hvdc_hmx_matrix){b, k_tiles}, row_tiles, col_tiles, k_tiles, out,
+                      col_tiles, scratch);
+    } else {
+        hmx->sums((hvdc_hmx_matrix){a, k_tiles}, (hvdc_hmx_matrix){b, k_tiles}, row_tiles, col_tiles, k_tiles, out,
+                  scratch);
+    }
+    answer(out, count * (narrowed ? sizeof(uint16_t) : sizeof(float)));
+    free(scratch);
+}
+
+static void multiply(const uint32_t *sizes) { product(sizes, true); }
+
+static void sums(const uint32_t *sizes) { product(sizes, false); }
 
 static void attention(const uint32_t *sizes) {
     uint32_t m = sizes[0], l = sizes[1], heads = sizes[2], width = heads * sizes[3];
@@ -258,6 +303,8 @@ static const struct {
     {"weight", 2, weight},
     {"linear", 4, linear},
     {"up", 3, up},
+    {"multiply", 3, multiply},
+    {"sums", 3, sums},
     {"attention", 4, attention},
     {"layer_norm", 3, layer_norm},
     {"rms_norm", 4, rms_norm},
@@ -285,8 +332,7 @@ static bool ask(char *line) {
     uint32_t sizes[4];
     for (size_t i = 0; i < sizeof QUESTIONS / sizeof *QUESTIONS; i++) {
         size_t length = strlen(QUESTIONS[i].name);
-        if (strncmp(line, QUESTIONS[i].name, length) == 0 &&
-            numbers(line + length, sizes, 4) == QUESTIONS[i].sizes) {
+        if (strncmp(line, QUESTIONS[i].name, length) == 0 && numbers(line + length, sizes, 4) == QUESTIONS[i].sizes) {
             QUESTIONS[i].ask(sizes);
             while (state.count > 0) {
                 free(state.arrays[--state.count]);
@@ -297,15 +343,34 @@ static bool ask(char *line) {
     return false;
 }
 
+/* Memory in VTCM's place, of exactly this size; freed at the end. */
+static void *open_staged(size_t bytes) {
+    hvdc_failure failure;
+    void *vtcm = aligned_alloc(HVDC_VTCM_TILE_BYTES, bytes);
+    if (vtcm == NULL) {
+        fault("no memory in VTCM's place");
+    }
+    if (!hvdc_hmx_staged_open(vtcm, bytes, 0, &failure)) {
+        fault(failure.message);
+    }
+    state.staged = hvdc_hmx_staged();
+    return vtcm;
+}
+
 int main(int argc, char **argv) {
     char line[256];
     hvdc_failure failure;
-    if (argc != 3 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u) {
-        fault("say a level and a number of threads");
+    void *vtcm = NULL;
+    if (argc < 3 || argc > 5 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u ||
+        (argc >= 4 && !hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
+        fault("say a level and a number of threads, then fast or exact, or nothing");
     }
     state.options.cpu = argv[1];
     if (!hvdc_cpu_select(argv[1], &state.cpu, &failure)) {
         fault(failure.message);
+    }
+    if (argc == 5) {
+        vtcm = open_staged((size_t)strtoul(argv[4], NULL, 10) << 10);
     }
     while (fgets(line, sizeof line, stdin) != NULL) {
         if (!ask(line)) {
@@ -313,5 +378,7 @@ int main(int argc, char **argv) {
             return 2;
         }
     }
+    hvdc_hmx_staged_close();
+    free(vtcm);
     return 0;
 }

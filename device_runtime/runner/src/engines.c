@@ -63,8 +63,10 @@ static bool open_on_dsp(const hvdc_weights *weights, const hvdc_options *options
     *engine = NULL;
     if (snprintf(folder, sizeof folder, "%s/%s", options->artifact, HVDC_RUNTIME_NAME) >= (int)sizeof folder)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the artifact's path is too long for the DSP");
-    const hvdc_dsp_options dsp = {
-        .library = options->fastrpc, .skel_folder = folder, .vtcm_bytes = options->vtcm_kib << 10};
+    const hvdc_dsp_options dsp = {.library = options->fastrpc,
+                                  .skel_folder = folder,
+                                  .vtcm_bytes = options->vtcm_kib << 10,
+                                  .sums = options->npu_sums};
     return hvdc_dsp_open(weights, &dsp, engine, failure);
 }
 
@@ -90,7 +92,8 @@ bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvd
                    hvdc_engine **engine, hvdc_failure *failure) {
     if (options->npu == HVDC_NPU_DSP) return open_on_dsp(weights, options, engine, failure);
     const bool shares = options->mode == HVDC_MODE_TENSOR;
-    const hvdc_npu_options npu = {.threads = options->threads, .partner = shares ? partner : NULL};
+    const hvdc_npu_options npu = {
+        .threads = options->threads, .sums = options->npu_sums, .partner = shares ? partner : NULL};
     if (shares) partner->exchange.values = hvdc_npu_exchange_values(weights->artifact);
     return hvdc_npu_open(weights, &npu, engine, failure);
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, LOSS, STOP, TALK, PLACE, FLAG, QUIET, ROLE };
+enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, SUMS, LOSS, STOP, TALK, PLACE, FLAG, QUIET, ROLE };
 
 struct option {
     const char *name;
@@ -26,6 +26,7 @@ static const char *const talk_names[] = {"text", "json", "none"}; /* enum hvdc_t
 #define NPU_OF_THIS_SYSTEM HVDC_NPU_PORTABLE
 #endif
 
+/* A bit of `seen` for each. */
 #define AT(field) offsetof(hvdc_options, field)
 
 static const struct option known[] = {
@@ -33,6 +34,7 @@ static const struct option known[] = {
     {"--mode", MODE, AT(mode), 0},
     {"--cut", CUT, AT(cut), 0},
     {"--gpu-share", SHARE, AT(gpu_share), 0},
+    {"--npu-sums", SUMS, AT(npu_sums), 0},
     {"--gpu-block-s", SECONDS, AT(rates.gpu_block_s), 0},
     {"--npu-block-s", SECONDS, AT(rates.npu_block_s), 0},
     {"--decode-s", SECONDS, AT(rates.decode_s), 0},
@@ -99,6 +101,7 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
         case SHARE:
             options->share_is_given = strcmp(text, "auto") != 0;
             return !options->share_is_given || (parse_seconds(text, field) && options->gpu_share <= 1.0);
+        case SUMS: return hvdc_npu_sums_of_name(text, field);
         case LOSS: {
             int loss = one_of(text, losses, 2);
             options->stop_when_gpu_lost = loss == 1;

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "hvdc/coordinator.h"
+#include "hvdc/npu_sums.h"
 #include "hvdc/policy.h"
 
 #define HVDC_ARGUMENTS_MAX 24u
@@ -37,6 +38,7 @@ typedef struct hvdc_options {
     uint32_t cut;
     bool share_is_given;
     double gpu_share;
+    enum hvdc_npu_sums npu_sums;
     bool rates_are_given;
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
@@ -55,7 +57,7 @@ typedef struct hvdc_options {
     enum hvdc_talk progress;
 } hvdc_options;
 
-extern const char hvdc_options_help[];
+extern const char *const hvdc_options_help[]; /* NULL-terminated, to be written one after the other */
 
 /* Fails with kind USAGE and a sentence. */
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure);

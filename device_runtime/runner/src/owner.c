@@ -195,6 +195,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
         .options = {.mode = options->mode,
                     .cut = outcome->cut,
                     .gpu_share = outcome->gpu_share,
+                    .npu_sums = hvdc_npu_sums_name(options->npu_sums),
                     .videos = outcome->videos,
                     .stop_when_gpu_lost = options->stop_when_gpu_lost,
                     .resume = options->resume,

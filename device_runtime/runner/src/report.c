@@ -128,6 +128,7 @@ static void print_json(const hvdc_outcome *o) {
     (void)printf("{\"mode\": \"%s\", \"executions\": %" PRIu32 ", ", hvdc_mode_name(o->options->mode),
                  o->trajectory.steps * o->trajectory.layers);
     put_cut(stdout, o);
+    (void)printf(", \"npu_sums\": \"%s\"", hvdc_npu_sums_name(o->options->npu_sums));
     (void)printf(", \"threads\": %" PRIu32 ", \"finished\": %" PRIu32 ", \"skipped\": %" PRIu32
                  ", \"stopped\": %s"
                  ", \"gpu_lost\": %s, \"note\": ",

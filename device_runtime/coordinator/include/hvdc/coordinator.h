@@ -144,6 +144,7 @@ typedef struct hvdc_stream_options {
     enum hvdc_mode mode;
     uint32_t cut;                /* HVDC_MODE_HETERO: 0 … steps * layers */
     double gpu_share;            /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
+    const char *npu_sums;        /* how `npu` adds, as it decides values: kept with results. NULL: "" */
     uint32_t videos;             /* prompts of the stream */
     uint32_t slots;              /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
     uint32_t blocks_per_call;    /* of the engine; 0: 1. A call never crosses the end of a step */

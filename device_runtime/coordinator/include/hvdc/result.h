@@ -2,8 +2,8 @@
  *
  * DIRECTORY/video-<6 digits>.safetensors holds one tensor, "tokens", F32 [tokens, latent_values]: the final latent in the
  * order of quant/paths/host.py. Its __metadata__ says what it was made from and how, all as text: format
- * ("hvdc-result-1"), video, artifact and input (SHA-256 in hex), mode, cut, gpu_share (17 digits), gpu_blocks, recovered ("0" or "1"); sha256,
- * that of the tensor's bytes; and check, that of the file's text before it. A file appears whole and durable, or not at
+ * ("hvdc-result-1"), video, artifact and input (SHA-256 in hex), mode, cut, gpu_share (17 digits),
+ * npu_sums, gpu_blocks, recovered ("0" or "1"); sha256, that of the tensor's bytes; and check, that of the file's text before it. A file appears whole and durable, or not at
  * all. */
 #ifndef HVDC_RESULT_H
 #define HVDC_RESULT_H
@@ -28,6 +28,7 @@ typedef struct hvdc_result_key {
     enum hvdc_mode mode;
     uint32_t cut;
     double gpu_share;
+    const char *npu_sums;                     /* a word */
     uint8_t artifact[HVDC_RESULT_HASH_BYTES]; /* SHA-256 of index.bin as its header holds it; zeros: no artifact */
     uint8_t input[HVDC_RESULT_HASH_BYTES];    /* SHA-256 of the initial latent's bytes, then the embeds' */
 } hvdc_result_key;

@@ -1,11 +1,10 @@
 /* FP16 <-> FP32, IEEE 754 binary16 and binary32: widening is exact, narrowing rounds to nearest even. The same bits
- * on every processor, NaN payloads included: the portable form is what F16C's instructions compute. */
+ * on every processor, NaN payloads included: the portable form is what F16C's instructions compute. Without a library. */
 #ifndef HVDC_HALF_H
 #define HVDC_HALF_H
 
 #include <stddef.h>
 #include <stdint.h>
-#include <string.h>
 
 #if defined(__F16C__)
 #include <immintrin.h>
@@ -13,13 +12,13 @@
 
 static inline float hvdc_float_of_bits(uint32_t bits) {
     float value;
-    memcpy(&value, &bits, sizeof value);
+    __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
 
 static inline uint32_t hvdc_bits_of_float(float value) {
     uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
+    __builtin_memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 

@@ -12,6 +12,10 @@
 
 #define HVDC_PARTIAL_SUMS 16u
 
+/* (ln 2)^k / k!, k = 7 … 0 */
+#define HVDC_EXP2_SERIES \
+    {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f}
+
 /* 2^x, relative error below 3e-7 for x in [-126, 127.5); 0 below -126.5, infinity above, NaN of NaN.
  * 2^x = 2^round(x) · e^(ln 2 · (x − round(x))), the second by Taylor's series: |ln 2 / 2|^8 / 8! < 6e-9. */
 static inline float hvdc_exp2(float x) {
@@ -25,54 +29,60 @@ static inline float hvdc_exp2(float x) {
     x = x > 128.0f ? 128.0f : x;
     float shifted = x + round;
     float f = x - (shifted - round);
-    float p = 1.52527338e-5f; /* (ln 2)^k / k!, k = 7 … 0 */
-    p = p * f + 1.54035304e-4f;
-    p = p * f + 1.33335581e-3f;
-    p = p * f + 9.61812911e-3f;
-    p = p * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.0f;
+    static const float series[8] = HVDC_EXP2_SERIES;
+    float p = series[0];
+    for (size_t k = 1; k < 8u; k++) {
+        p = p * f + series[k];
+    }
     return p * hvdc_float_of_bits((hvdc_bits_of_float(shifted) + 127u) << 23); /* 2^-127 becomes 0, 2^128 infinity */
 }
 
 /* GELU by tanh: x/2 · (1 + tanh u) = x / (1 + e^(-2u)), u = √(2/π) · (x + 0.044715 x³). */
+#define HVDC_GELU_CUBIC 0.044715f
+#define HVDC_GELU_FACTOR (-2.30220819f) /* -2 · √(2/π) · log2(e) */
+
 static inline float hvdc_gelu(float x) {
-    const float c = -2.30220819f; /* -2 · √(2/π) · log2(e) */
-    return x / (1.0f + hvdc_exp2(c * (x + 0.044715f * x * x * x)));
+    return x / (1.0f + hvdc_exp2(HVDC_GELU_FACTOR * (x + HVDC_GELU_CUBIC * x * x * x)));
 }
 
-static inline double hvdc_sum_partial(const float partial[HVDC_PARTIAL_SUMS]) {
-    double sum = 0.0;
-    for (size_t j = 0; j < HVDC_PARTIAL_SUMS; j++) {
-        sum += (double)partial[j];
-    }
-    return sum;
-}
+/* Mean of x and of x². Sums are FP64, where squares are exact: what is rounded to FP32 afterwards is, but in one of many
+ * millions, what exact sums would give. */
+typedef struct hvdc_row_means {
+    double x, squares;
+} hvdc_row_means;
 
-/* Σ (x_i − centre)^power, power 1 or 2. */
-static inline double hvdc_row_moment(const float *x, size_t count, float centre, int power) {
-    float partial[HVDC_PARTIAL_SUMS] = {0};
+static inline hvdc_row_means hvdc_means_of_row(const float *x, size_t count) {
+    double sums[HVDC_PARTIAL_SUMS] = {0}, squares[HVDC_PARTIAL_SUMS] = {0};
+    hvdc_row_means of = {0.0, 0.0};
     size_t i = 0;
     for (; i + HVDC_PARTIAL_SUMS <= count; i += HVDC_PARTIAL_SUMS) {
         for (size_t j = 0; j < HVDC_PARTIAL_SUMS; j++) {
-            float d = x[i + j] - centre;
-            partial[j] += power == 1 ? d : d * d;
+            double value = (double)x[i + j];
+            sums[j] += value;
+            squares[j] += value * value;
         }
     }
     for (size_t j = 0; i < count; i++, j++) {
-        float d = x[i] - centre;
-        partial[j] += power == 1 ? d : d * d;
+        double value = (double)x[i];
+        sums[j] += value;
+        squares[j] += value * value;
     }
-    return hvdc_sum_partial(partial);
+    for (size_t j = 0; j < HVDC_PARTIAL_SUMS; j++) {
+        of.x += sums[j];
+        of.squares += squares[j];
+    }
+    of.x /= (double)count;
+    of.squares /= (double)count;
+    return of;
 }
 
 /* Layer norm, then y = normed · factor + addend: modulation is factor = 1 + scale, addend = shift; an affine norm is
  * factor = gain, addend = bias; NULL leaves either out. In place is allowed. */
 static inline void hvdc_layer_norm_row(const float *x, size_t width, double eps, const float *factor,
                                        const float *addend, float *y) {
-    float mean = (float)(hvdc_row_moment(x, width, 0.0f, 1) / (double)width);
-    float scale = (float)(1.0 / sqrt(hvdc_row_moment(x, width, mean, 2) / (double)width + eps));
+    hvdc_row_means of = hvdc_means_of_row(x, width);
+    double variance = of.squares - of.x * of.x;
+    float mean = (float)of.x, scale = (float)(1.0 / sqrt((variance > 0.0 ? variance : 0.0) + eps));
     for (size_t i = 0; i < width; i++) {
         float normed = (x[i] - mean) * scale;
         normed = factor == NULL ? normed : normed * factor[i];
@@ -82,7 +92,7 @@ static inline void hvdc_layer_norm_row(const float *x, size_t width, double eps,
 
 /* Root-mean-square norm times gain, in place. */
 static inline void hvdc_rms_norm_row(float *x, size_t width, double eps, const float *gain) {
-    float scale = (float)(1.0 / sqrt(hvdc_row_moment(x, width, 0.0f, 2) / (double)width + eps));
+    float scale = (float)(1.0 / sqrt(hvdc_means_of_row(x, width).squares + eps));
     for (size_t i = 0; i < width; i++) {
         x[i] = x[i] * scale * gain[i];
     }

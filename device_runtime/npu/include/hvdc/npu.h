@@ -2,9 +2,8 @@
  * defines. Its kernels lie behind two seams, a vector unit and a matrix unit; this build has the portable ones, which
  * run on any CPU.
  *
- * Differences to the oracle, all of rounding: sums are added in another order; attention goes over the keys in pieces
- * of 512, so that a weight is rounded to FP16 relative to the largest score so far, not to the row's; 2^x is a
- * polynomial.
+ * With exact sums, its results are the oracle's with `exact`, to the bit. With fast ones, GEMMs add in FP32, in an order
+ * of their own.
  *
  * Results do not depend on the number of threads, nor on the processor. */
 #ifndef HVDC_NPU_H
@@ -15,17 +14,19 @@
 
 #include "hvdc/engine.h"
 #include "hvdc/host.h"
+#include "hvdc/npu_sums.h"
 #include "hvdc/partner.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* All zeros: one thread for each processor, the artifact's own grid, the best kernels of this processor. */
+/* All zeros: fast sums, one thread for each processor, the artifact's own grid, the best kernels of this processor. */
 typedef struct hvdc_npu_options {
     uint32_t threads;
     hvdc_grid grid;
-    const char *cpu;       /* a name of hvdc/cpu.h, or NULL */
+    const char *cpu; /* a name of hvdc/cpu.h, or NULL */
+    enum hvdc_npu_sums sums;
     hvdc_partner *partner; /* of every linear; outlives the engine. NULL: none */
     /* What hvdc_rope_rotations gives for the grid, which outlives the engine: for a processor that cannot compute it.
      * NULL: it is computed. */
