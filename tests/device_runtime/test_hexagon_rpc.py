@@ -21,6 +21,7 @@ from tests.commands import compiled
 from tests.device_runtime.blocks import Blocks
 from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
 from tests.device_runtime.rpc import STAND_IN
+from tests.device_runtime.test_hexagon_hmx import EXPECTED, functions
 from tests.device_runtime.test_npu_blocks import case, on
 from tests.exporters.models import GEOMETRY
 
@@ -31,7 +32,8 @@ UNDEFINED = {
     "abort", "calloc", "free", "malloc", "memalign", "memchr", "memcmp", "memcpy", "memset",
     "snprintf", "strcmp", "strlen", "strncmp", "vsnprintf",
     # Qualcomm's, of the DSP's image
-    "compute_resource_hmx_lock", "compute_resource_hmx_unlock", "HAP_mmap", "HAP_munmap", "HAP_perf_get_time_us", "HAP_power_set",
+    "compute_resource_hmx_lock", "compute_resource_hmx_unlock",
+    "HAP_mmap", "HAP_munmap", "HAP_perf_get_time_us", "HAP_power_set",
     # its kernel, QuRT
     "qurt_futex_wait", "qurt_futex_wake", "qurt_hvx_get_units", "qurt_mem_cache_clean",
     "qurt_mutex_destroy", "qurt_mutex_init", "qurt_mutex_lock", "qurt_mutex_unlock",
@@ -113,6 +115,16 @@ def test_segments_of_the_skel_start_and_end_on_pages_of_their_own(build: Path, a
         assert not own & pages
         pages |= own
     assert pages
+
+
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
+def test_the_skel_holds_a_devices_units(build: Path, arch: str) -> None:
+    """The matrix unit's words where `test_hexagon_hmx.py` expects them, and vectors of floats; nothing portable."""
+    code = functions(build / f"hexagon-{arch}" / SKEL, arch)
+    unknown = {name: [w for w, text in lines if "<unknown>" in text and w != 0] for name, lines in code.items()}
+    assert {name: words for name, words in unknown.items() if words} == EXPECTED
+    assert any(re.search(r"\bv\d+\.sf\b", text) for _, text in code["hvx_layer_norm"])
+    assert [name for name in code if "portable" in name or "exact" in name] == []
 
 
 @pytest.fixture(scope="module")

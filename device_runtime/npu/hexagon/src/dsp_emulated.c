@@ -86,5 +86,5 @@ hvdc_dsp_facts hvdc_dsp_describe(void) {
 #else
     const uint32_t arch = 0;
 #endif
-    return (hvdc_dsp_facts){.arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES};
+    return (hvdc_dsp_facts){.arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES, .adds_exactly = true};
 }

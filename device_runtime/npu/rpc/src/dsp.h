@@ -34,6 +34,7 @@ typedef struct hvdc_dsp_facts {
     uint32_t arch; /* 79 for V79; 0: none, the code is not Hexagon's */
     uint32_t contexts;
     uint32_t vtcm_bytes;
+    bool adds_exactly; /* whether its engine can promise HVDC_NPU_SUMS_EXACT */
 } hvdc_dsp_facts;
 
 hvdc_dsp_facts hvdc_dsp_describe(void);

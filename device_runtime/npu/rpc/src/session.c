@@ -237,6 +237,9 @@ bool hvdc_session_open_engine(hvdc_rpc_session *s, const hvdc_rpc_open_engine_in
                          HVDC_RPC_MAX_THREADS);
     if (in->sums > HVDC_NPU_SUMS_EXACT)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "sums are 0 or 1, not %" PRIu32, in->sums);
+    if (in->sums == HVDC_NPU_SUMS_EXACT && !hvdc_dsp_describe().adds_exactly)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "nobody knows whether this DSP's matrix unit adds exactly: take fast sums, or --npu portable");
     hvdc_npu_options options = {.threads = in->threads,
                                 .sums = (enum hvdc_npu_sums)in->sums,
                                 .grid = {.frames = in->frames, .rows = in->rows, .columns = in->columns}};
