@@ -30,15 +30,17 @@ test: ## everything but the benchmarks; a process for each core, one thread in e
 	@tools/setup.sh dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist worksteal
 
-lint: ## ruff, mypy
+lint: ## ruff, mypy, clang-format, clang-tidy
 	@tools/setup.sh dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/python tools/lint_c.py
 
-format:
+format: ## Python, and C with its relatives
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
+	.venv/bin/python tools/lint_c.py --fix
 
 generate: ## C headers and JSON Schema from their one description
 	.venv/bin/python -m hvdc.artifact.generate

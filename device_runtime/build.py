@@ -18,7 +18,14 @@ INCLUDE = SOURCE / "core" / "include"
 _SHOWN_LINES = 40
 """Of what a failed command wrote, as many are shown: the last ones."""
 
+NDK = "ANDROID_NDK_ROOT"
+"""The variable that names the folder of an Android NDK; the preset android-arm64 reads it."""
+
+NDK_FROM = "https://developer.android.com/ndk/downloads"
+NDK_TOOLCHAIN = Path("build", "cmake", "android.toolchain.cmake")
+
 PROGRAMS = (
+    "hvdc_bench",
     "hvdc_blocks",
     "hvdc_check",
     "hvdc_cut",
@@ -91,8 +98,7 @@ def why_not(preset: str) -> str:
         missing = [program for program in packages if _which(program) is None]
         return f"{missing[0]} is not installed: apt-get install clang-22 lld-22" if missing else ""
     if preset == "android-arm64":
-        toolchain = Path(os.environ.get("ANDROID_NDK_ROOT", "")) / "build" / "cmake" / "android.toolchain.cmake"
-        return "" if toolchain.is_file() else "there is no Android NDK: set ANDROID_NDK_ROOT to the folder of one"
+        return _why_no_ndk()
     compilers = [os.environ["CC"].split()[0]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     if not any(_which(compiler) for compiler in compilers):
         return f"there is no C compiler ({', '.join(compilers)}): apt-get install gcc"
@@ -121,13 +127,16 @@ def build_host(
 
 
 def compiler(preset: str) -> str:
-    """Which compiler a preset is built with: the first line of what ``--version`` says; ``""`` if it says nothing."""
+    """Which compiler a preset is built with: the first line of what ``--version`` says, or an NDK's revision.
+
+    ``""`` if it says nothing.
+    """
     named = {"aarch64-linux": "aarch64-linux-gnu-gcc", "fuzz": "clang", "hexagon": "clang-22"}.get(preset)
     named = named or os.environ.get("CC") or "cc"
     if preset == "hexagon" and os.environ.get("HEXAGON_SDK_ROOT"):
         return os.environ["HEXAGON_SDK_ROOT"]
     if preset == "android-arm64":
-        return os.environ.get("ANDROID_NDK_ROOT", "")
+        return _ndk_text()
     command = [*named.split(), "--version"]
     try:
         done = subprocess.run(
@@ -136,6 +145,27 @@ def compiler(preset: str) -> str:
     except OSError:
         return ""
     return (done.stdout.splitlines() or [""])[0]
+
+
+def _why_no_ndk() -> str:
+    root = os.environ.get(NDK, "")
+    if not root:
+        return (
+            f"there is no Android NDK: unpack one ({NDK_FROM}) and set {NDK}, or give --ndk, to its folder, "
+            "the one that holds source.properties"
+        )
+    toolchain = Path(root).absolute() / NDK_TOOLCHAIN
+    return "" if toolchain.is_file() else f"{NDK} is {root}, which is no Android NDK: there is no {toolchain}"
+
+
+def _ndk_text() -> str:
+    """``Android NDK 27.2.12479018``, by its own ``source.properties``: where it lies is nobody's business."""
+    try:
+        lines = (Path(os.environ.get(NDK, "")) / "source.properties").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    facts = dict(line.split("=", 1) for line in lines if "=" in line)
+    return next((f"Android NDK {facts[key].strip()}" for key in facts if key.strip() == "Pkg.Revision"), "Android NDK")
 
 
 def _path() -> str:

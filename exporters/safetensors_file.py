@@ -45,7 +45,7 @@ class Entry:
 
 
 class SafetensorsFile:
-    """An open safetensors file. ``tensors`` are lazy and valid until `close`."""
+    """An open safetensors file. ``tensors`` are lazy and valid until `close`. ``header``: its JSON, as it is stored."""
 
     def __init__(self, path: Path) -> None:
         """Opens and checks ``path``.
@@ -59,7 +59,7 @@ class SafetensorsFile:
         except OSError as error:
             raise CheckpointError(f"the file cannot be read: {error.strerror or error}", where=str(path)) from error
         try:
-            entries, self.metadata = _read_header(self._file, path)
+            entries, self.metadata, self.header = _read_header(self._file, path)
             _validate_with_library(path)
         except BaseException:
             self._file.close()
@@ -103,7 +103,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return out
 
 
-def _read_header(file: FileIO, path: Path) -> tuple[list[Entry], dict[str, str]]:
+def _read_header(file: FileIO, path: Path) -> tuple[list[Entry], dict[str, str], bytes]:
     size = os.fstat(file.fileno()).st_size
     start = os.pread(file.fileno(), 8, 0)
     if len(start) < 8:
@@ -119,7 +119,8 @@ def _read_header(file: FileIO, path: Path) -> tuple[list[Entry], dict[str, str]]
     if 8 + header_bytes > size:
         raise _truncated(path, 8 + header_bytes, size)
     try:
-        header = json.loads(os.pread(file.fileno(), header_bytes, 8), object_pairs_hook=_no_duplicates)
+        text = os.pread(file.fileno(), header_bytes, 8)
+        header = json.loads(text, object_pairs_hook=_no_duplicates)
     except (ValueError, RecursionError) as error:
         raise _refuse(path, f"the safetensors header is not valid JSON: {error}") from error
     if not isinstance(header, dict):
@@ -148,7 +149,7 @@ def _read_header(file: FileIO, path: Path) -> tuple[list[Entry], dict[str, str]]
             expected=f"{position:,} bytes, by the header",
             found=f"{size:,} bytes",
         )
-    return entries, {str(k): str(v) for k, v in metadata.items()}
+    return entries, {str(k): str(v) for k, v in metadata.items()}, text
 
 
 def _entry(path: Path, name: str, value: object, data_start: int) -> Entry:

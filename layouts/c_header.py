@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from layouts.order import ROW_MAJOR_ID, TILE_ORDERS, Mode, TileOrder
 from layouts.regions import REGION_GRANULE_BYTES, TENSOR_ALIGNMENT_BYTES
+
+COLUMNS = 120
+"""Of a line, as device_runtime/.clang-format has it: `make lint` compares with what clang-format makes of a header."""
+
+
+def define(name: str, terms: Sequence[str], operator: str) -> str:
+    """A macro whose terms stand in parentheses, broken where clang-format breaks it.
+
+    An operator that needs a line break stays at a line's end.
+    """
+    whole = f"#define {name} ({operator.join(terms)})"
+    if len(whole) <= COLUMNS:
+        return whole
+    lines, line = [f"#define {name} \\"], "    ("
+    for i, term in enumerate(terms):
+        more = f"{term})" if i == len(terms) - 1 else f"{term}{operator}".rstrip()
+        room = COLUMNS if i == len(terms) - 1 else COLUMNS - len(" \\")
+        if len(line) + len(more) > room:
+            lines.append(f"{line.rstrip()} \\")
+            line = "     "
+        line += more if i == len(terms) - 1 else f"{more} "
+    return "\n".join([*lines, line])
 
 
 def _digits(variable: str, modes: tuple[Mode, ...]) -> list[str]:
@@ -40,7 +64,7 @@ def _by_id(name: str, arguments: str = "") -> list[str]:
         for o in TILE_ORDERS
     ]
     parameters = f"id, {arguments}" if arguments else "id"
-    return [f"#define HVDC_TILE_ORDER_{name}({parameters}) \\", "    (" + " \\\n     : ".join([*cases, "0u)"])]
+    return [define(f"HVDC_TILE_ORDER_{name}({parameters})", [*cases, "0u"], " : ")]
 
 
 def tile_header() -> str:

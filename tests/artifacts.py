@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from hvdc.artifact import manifest as m
 from hvdc.artifact.calibration import Calibration, Clip, GemmInput, Smoothing
-from hvdc.artifact.decoder import Backend
+from hvdc.artifact.decoder import Backend, Decoder
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import FileEntry, Manifest, TensorEntry
 from hvdc.artifact.records import DTYPE_BYTES, DType
@@ -142,6 +142,23 @@ def replace_opaque(root: Path, path: str, data: bytes) -> None:
         "model_sha256": m.model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
     }
     (root / path).write_bytes(data)
+    write_manifest(root, old.model_copy(update=changes))
+
+
+def add_opaque(root: Path, added: Mapping[str, bytes], entry: Decoder) -> None:
+    """Give an artifact more files of its decoder, with another ``entry`` of it, and totals and hashes made right."""
+    old = read_manifest(root)
+    files = (*old.files, *(_opaque(path, data, path.replace("/", ".")) for path, data in added.items()))
+    grown = sum(map(len, added.values()))
+    totals = {field: getattr(old.totals, field) + grown for field in ("decoder_bytes", "data_bytes")}
+    changes = {
+        "files": files,
+        "decoder": entry,
+        "totals": old.totals.model_copy(update=totals),
+        "model_sha256": m.model_sha256([(f.path, f.bytes, f.sha256) for f in files]),
+    }
+    for path, data in added.items():
+        (root / path).write_bytes(data)
     write_manifest(root, old.model_copy(update=changes))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
 import subprocess
@@ -22,6 +21,7 @@ from tests import calibrations, decoders
 from tests.commands import compiled
 from tests.device_runtime.builds import shared_folder
 from tests.exporters.models import GEOMETRY
+from tests.locks import alone
 
 RAGGED = replace(GEOMETRY, width=140, ffn_width=200, rank=5, text_width=40)
 """No size of a weight is a multiple of 32, so every tensor is padded."""
@@ -154,8 +154,7 @@ def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """One process at a time, with this folder as the cache."""
-    with (folder / "lock").open("w") as file, pytest.MonkeyPatch.context() as patch:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with alone(folder / "lock"), pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDC_CACHE_DIR", str(folder))
         yield
 

@@ -58,7 +58,9 @@ has_opencl || {
 }
 if [ "$mode" = dev ]; then
     need cmake cmake "the runtime is built with the cmake from PyPI"
-    need clang clang "the C reader is not fuzzed"
+    need clang clang "the C reader is not fuzzed, and nothing is compiled as for Android"
+    need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu "nothing is built for ARM"
+    need qemu-aarch64 qemu-user "what is built for ARM is not run"
     [ "$(id -u)" = 0 ] || echo "setup: not root; tests that fill a small file system of their own are skipped"
     what='.[dev]'
 else

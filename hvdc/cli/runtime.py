@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from hvdc.cli.output import out, print_json, progress_for
 from hvdc.cli.shared_options import say_for
-from hvdc.pipeline.runtime_build import TARGETS, copy_programs, find_runtime
+from hvdc.errors import UsageError
+from hvdc.pipeline.runtime_build import NDK, TARGETS, copy_programs, find_runtime
 
 
 @click.group()
@@ -18,14 +20,15 @@ def command() -> None:
 
 @command.command()
 @click.option("--target", type=click.Choice(TARGETS), default="host", show_default=True, help="What it is built for.")
+@click.option("--ndk", type=click.Path(path_type=Path), metavar="DIR", help="An Android NDK, for android-arm64.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A folder to copy the programs into.")
 @click.option("--into", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Put sources and programs into it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
-def build(target: str, output: Path | None, into: Path | None, as_json: bool, quiet: bool) -> None:
+def build(target: str, ndk: Path | None, output: Path | None, into: Path | None, as_json: bool, quiet: bool) -> None:
     """Build the runtime's C sources with CMake, unless the user's cache holds what they would become.
 
-    android-arm64 takes the NDK that ANDROID_NDK_ROOT names. hexagon is libhvdc_skel.so, which a phone's DSP loads, for
+    android-arm64 takes the NDK that --ndk or ANDROID_NDK_ROOT names. hexagon is libhvdc_skel.so, which a phone's DSP loads, for
     each of its architectures; Debian's clang-22 and lld-22 build it. Nothing of Qualcomm's is needed.
 
     \b
@@ -35,6 +38,10 @@ def build(target: str, output: Path | None, into: Path | None, as_json: bool, qu
       hvdc runtime build --target android-arm64 --into dcm.hvdc
       hvdc runtime build --target hexagon --into dcm.hvdc
     """
+    if ndk is not None:
+        if target != "android-arm64":
+            raise UsageError(f"--ndk has no effect on {target}", fix="leave it out, or give --target android-arm64")
+        os.environ[NDK] = str(ndk.absolute())  # from where CMake's preset takes it
     runtime = find_runtime(target, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if output is not None:
         copy_programs(runtime, output)

@@ -49,6 +49,7 @@ class EvaluateRequest:
     config: CompileConfig = field(default_factory=CompileConfig)
     modes: tuple[CalibrationMode, ...] = ()
     cuts: tuple[int, ...] = ()
+    gpu_shares: tuple[float, ...] = ()
     smooth: tuple[float, ...] = ()
     prompts_limit: int | None = None
     seeds: tuple[int, ...] = (0,)
@@ -121,6 +122,7 @@ def evaluate(
     wanted = Wanted(
         modes=tuple(dict.fromkeys(request.modes or (config.scale_mode,))),
         cuts=request.cuts,
+        gpu_shares=request.gpu_shares,
         smooth=tuple(dict.fromkeys(request.smooth or (() if config.smooth is None else (config.smooth,)))),
         percentile=config.percentile,
         artifact=request.artifact,
@@ -239,6 +241,7 @@ def _row_facts(row: Row, layers: int) -> dict[str, Any]:
         "engine": REFERENCE if judged is None else judged.engine,
         "scale_mode": None if judged is None else judged.scales,
         "cut": None if judged is None else judged.cut,
+        "gpu_share": None if judged is None else judged.gpu_share,
         "smooth": None if judged is None else judged.smooth,
         "artifact": judged is not None and judged.artifact,
         "failed": None if step is None else {"step": step, "block": block},

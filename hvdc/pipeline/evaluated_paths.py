@@ -20,7 +20,7 @@ from hvdc.pipeline.build import manifest_steps
 from hvdc.pipeline.calibration_file import Calibrated
 from hvdc.pipeline.sources import ArtifactSource, CheckpointSource
 from quant.calibration.modes import DEFAULT_PERCENTILE, NEEDS_HISTOGRAM, activation_scales
-from quant.paths.trajectory import NumericPath, gpu, hetero, npu
+from quant.paths.trajectory import NumericPath, gpu, hetero, hetero_tensor, npu
 from quant.paths.weights import Weights
 from quant.scales import Scales
 from quant.smooth import Rescaling, rescaled_statistics
@@ -36,6 +36,7 @@ class Judged:
     cut: int | None = None
     smooth: float | None = None
     artifact: bool = False
+    gpu_share: float | None = None
 
     @property
     def name(self) -> str:
@@ -44,13 +45,15 @@ class Judged:
 
 @dataclass
 class Wanted:
-    """What a person asked to compare. ``modes`` empty and ``percentile`` None: the defaults of the configuration."""
+    """What a person asked to compare. ``gpu_shares``: of hetero-tensor. ``modes`` empty and ``percentile`` None: the
+    defaults of the configuration."""
 
     modes: tuple[CalibrationMode, ...]
     cuts: tuple[int, ...]
     smooth: tuple[float, ...]
     percentile: float | None
     artifact: Path | None
+    gpu_shares: tuple[float, ...] = ()
     notes: list[str] = field(default_factory=list)
     """Sentences for the person about what was left out."""
     scales: dict[str, Scales] = field(default_factory=dict)
@@ -62,11 +65,15 @@ def check_wanted(wanted: Wanted, executions: int, *, calibrated: bool) -> None:
     for cut in wanted.cuts:
         if not 0 <= cut <= executions:
             raise UsageError(f"a cut at {cut} is impossible", where="--cut", expected=f"0 to {executions}")
+    for share in wanted.gpu_shares:
+        if not 0 <= share <= 1:
+            raise UsageError(f"a share of {share:g} is impossible", where="--gpu-share", expected="0 to 1")
     for strength in wanted.smooth:
         if not 0 <= strength <= 1:
             raise UsageError("the strength of smoothing is out of range", where="--smooth", expected="0 to 1",
                              found=f"{strength:g}")  # fmt: skip
-    if not calibrated and (wanted.smooth or (wanted.cuts and wanted.artifact is None)):
+    on_the_gpu = wanted.cuts or wanted.gpu_shares
+    if not calibrated and (wanted.smooth or (on_the_gpu and wanted.artifact is None)):
         raise UsageError("the GPU's arithmetic needs activation scales", fix="give --calibration")
 
 
@@ -80,7 +87,8 @@ def judged_paths(
     video: Video,
     stack: ExitStack,
 ) -> list[Judged]:
-    """npu, then gpu and hetero in every mode; the same for each strength of smoothing; then the artifact's own.
+    """npu, then gpu, hetero and hetero-tensor in every mode; the same for each strength of smoothing; then the
+    artifact's own.
 
     ``weights``: the checkpoint's. ``sha256``: its tensors' identity. Raises UsageError, CheckpointError, ArtifactError.
     """
@@ -95,7 +103,7 @@ def judged_paths(
         for mode in wanted.modes:
             scales = activation_scales(calibrated.statistics, weights.steps, mode, percentile)
             wanted.scales[mode] = scales
-            found += _on_the_gpu(weights, scales, wanted.cuts, mode)
+            found += _on_the_gpu(weights, scales, wanted, mode)
         for strength in wanted.smooth:
             found += _smoothed(wanted, checkpoint, steps, calibrated, weights, strength)
     if wanted.artifact is not None:
@@ -122,7 +130,7 @@ def _smoothed(
             wanted.notes += [note] if note not in wanted.notes else []
             continue
         table = activation_scales(statistics, weights.steps, mode)
-        yield from _on_the_gpu(smoothed, table, wanted.cuts, mode, smooth=strength)
+        yield from _on_the_gpu(smoothed, table, wanted, mode, smooth=strength)
 
 
 def _of_the_artifact(
@@ -158,21 +166,24 @@ def _of_the_artifact(
     if source.scales is None:
         wanted.notes.append("the artifact is uncalibrated: it has no rows for the GPU")
         return
-    yield from _on_the_gpu(own, source.scales, wanted.cuts, "artifact", artifact=True)
+    yield from _on_the_gpu(own, source.scales, wanted, "artifact", artifact=True)
 
 
 def _on_the_gpu(
     weights: Weights,
     scales: Scales,
-    cuts: tuple[int, ...],
+    wanted: Wanted,
     label: str,
     *,
     smooth: float | None = None,
     artifact: bool = False,
 ) -> Iterator[Judged]:
     full = label if smooth is None else f"{label} smooth {smooth:g}"
-    for cut in cuts:
+    for cut in wanted.cuts:
         yield Judged(_named(hetero(weights, scales, cut), full), "hetero", label, cut, smooth, artifact)
+    for share in wanted.gpu_shares:
+        path = _named(hetero_tensor(weights, scales, share), full)
+        yield Judged(path, "hetero-tensor", label, None, smooth, artifact, share)
     yield Judged(_named(gpu(weights, scales), full), "gpu", label, None, smooth, artifact)
 
 

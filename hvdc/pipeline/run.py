@@ -17,7 +17,8 @@ from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import write_clips, write_sheet
-from hvdc.pipeline.run_history import finished_report, merged
+from hvdc.pipeline.run_decoders import DECODERS, AfterStream, InStream, RunDecoder
+from hvdc.pipeline.run_history import finished_run, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
 from hvdc.pipeline.run_process import Watched, run_runner
 from hvdc.pipeline.run_results import read_results
@@ -31,6 +32,9 @@ from hvdc.plan.rates import load_rates, require_fitting
 
 MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
 NPU_SUMS = ("fast", "exact")
+GPU_IMPORTS = ("any", "khr-dma-buf", "qcom-dmabuf", "qcom-ion", "arm-dma-buf", "host-pointer", "copy")
+"""Names of hvdc_gpu_import_name that `hvdc_runner` can reach."""
+
 AND_RESUME = " with --resume"
 WHERE = "the portable build of both executors on this machine's processors; no phone took part"
 
@@ -38,7 +42,7 @@ WHERE = "the portable build of both executors on this machine's processors; no p
 @dataclass(frozen=True)
 class RunRequest:
     """``cut``, ``gpu_share`` None: auto. ``count`` None: every prompt with every seed. ``decode``: latents become
-    clips."""
+    clips. ``gpu_silence_s`` None: as the runtime has it; ``npu_silence_s`` None: no limit."""
 
     artifact: Path
     prompts: Path
@@ -53,11 +57,15 @@ class RunRequest:
     rates: Path | None = None
     threads: int | None = None
     device: str | None = None
+    gpu_import: str = "any"
+    gpu_silence_s: float | None = None
+    npu_silence_s: float | None = None
     npu_cpus: str | None = None
     gpu_cpus: str | None = None
     stop_when_gpu_lost: bool = False
     trace: Path | None = None
     decode: bool = True
+    decode_with: str = DECODERS[0]
     suffix: str = "mp4"
     fps: int = 16
     resume: bool = False
@@ -66,8 +74,8 @@ class RunRequest:
 
 @dataclass(frozen=True)
 class Ran:
-    """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video on this machine; None: was there, or is not
-    decoded."""
+    """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video in onnxruntime; None: was there, or is not
+    decoded there. ``decoded_by``: the decoder in the runtime, as it calls itself; ``""`` for none."""
 
     request: RunRequest
     report: dict[str, Any]
@@ -76,6 +84,7 @@ class Ran:
     texts: tuple[str, ...]
     decode_s: tuple[float | None, ...]
     decoded: bool
+    decoded_by: str
     sheet_rows: int
     notes: tuple[str, ...] = field(default=())
 
@@ -145,25 +154,28 @@ def _checked(request: RunRequest, artifact: Artifact) -> Rates | None:
     return table.rates
 
 
-def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> HostDecoder | None:
-    if not request.decode or artifact.manifest.decoder is None:
+def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> RunDecoder | None:
+    in_stream = request.decode_with != DECODERS[0]
+    if not request.decode or (artifact.manifest.decoder is None and not in_stream):
         return None
     image_library()
     if request.suffix == "mp4":
         require_encoder()
-    return stack.enter_context(HostDecoder(artifact, None, request.threads or 2))
+    if in_stream:
+        return InStream(artifact)
+    return AfterStream(stack.enter_context(HostDecoder(artifact, None, request.threads or 2)))
 
 
 def _run(
     request: RunRequest, artifact: Artifact, prompts: Prompts, videos: tuple[StreamVideo, ...], rates: Rates | None,
-    runtime: Runtime, place: Place, state: Run, decoder: HostDecoder | None, progress: Progress,
+    runtime: Runtime, place: Place, state: Run, decoder: RunDecoder | None, progress: Progress,
     say: Callable[[str], None],
 ) -> Ran:  # fmt: skip
     manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
     texts = tuple(prompts.texts[video.prompt] for video in videos)
-    before = finished_report(state, place, artifact, prompts, videos) if request.trace is None else None
+    finished = finished_run(state, place, artifact, prompts, videos, decoder) if request.trace is None else None
     device = state.gpu
-    if before is None:
+    if finished is None:
         write_stream(place.stream, artifact, prompts, videos)
         watched = Watched(
             len(videos), executions, progress, say,
@@ -172,29 +184,37 @@ def _run(
             ),
             state.begin, state.note_video,
         )  # fmt: skip
-        arguments = _arguments(request, place, state, rates)
-        before = merged(run_runner(runtime.runner, arguments, watched, progress), state)
-        if not before["stopped"]:
+        arguments = _arguments(request, place, state, rates, decoder)
+        report = merged(run_runner(runtime.runner, arguments, watched, progress), state)
+        if not report["stopped"]:
             state.begin()  # also where the runtime has not said so
         device = watched.device or state.gpu
-        state.note(report=before, gpu=device)
-    report = before
-    if report["stopped"]:
-        raise KeyboardInterrupt
-    latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+        state.note(report=report, gpu=device)
+        if report["stopped"]:
+            raise KeyboardInterrupt
+        latents = read_results([place.result(video) for video in range(len(videos))], artifact)
+    else:
+        report, latents = finished
     write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
     decode_s: list[float | None] = [None] * len(videos)
     rows = 0
+    decoded_by = ""
     if decoder is not None:
-        decode_s = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
+        seconds = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
+        if isinstance(decoder, InStream):
+            decoded_by = decoder.decoded_by or report["decoder"]["name"]
+        else:
+            decode_s = seconds
         rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
     return Ran(
         request, _with_first_source(report, state), device, videos, texts, tuple(decode_s), decoder is not None,
-        rows, _notes(request, manifest.decoder is not None, report),
+        decoded_by, rows, _notes(request, manifest.decoder is not None, report),
     )  # fmt: skip
 
 
-def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | None) -> list[object]:
+def _arguments(
+    request: RunRequest, place: Place, state: Run, rates: Rates | None, decoder: RunDecoder | None
+) -> list[object]:
     out: list[object] = [request.artifact.absolute(), place.stream.absolute(), "-o", place.results.absolute()]
     out += ["--mode", request.mode, "--npu-sums", request.npu_sums]
     out += ["--resume"]  # the folder is this run's own: what is there was made by it
@@ -214,9 +234,13 @@ def _arguments(request: RunRequest, place: Place, state: Run, rates: Rates | Non
     if request.mode != "npu":
         out += ["--kernel-cache", cache_folder("opencl")]
         out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
+        out += ["--gpu-import", request.gpu_import]
+    if decoder is not None and decoder.libraries is not None:
+        out += ["--qnn-libraries", decoder.libraries, "--emulator", "yes"]
     given = {
         "--threads": request.threads, "--device": request.device, "--npu-cpus": request.npu_cpus,
-        "--gpu-cpus": request.gpu_cpus, "--trace": request.trace,
+        "--gpu-cpus": request.gpu_cpus, "--gpu-silence-s": request.gpu_silence_s,
+        "--npu-silence-s": request.npu_silence_s, "--trace": request.trace,
     }  # fmt: skip
     for option, value in given.items():
         out += [option, value] if value is not None else []
@@ -252,6 +276,7 @@ def facts(ran: Ran) -> dict[str, Any]:
         **{name: value for name, value in ran.report.items() if name != "videos"},
         "gpu": ran.device,
         "where": WHERE,
+        "decoded_by": ran.decoded_by or None,
         "latents": str(place.latents),
         "sheet": str(place.sheet) if ran.decoded else None,
         "videos": rows,

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hvdc.pipeline.clip_writer import image_library, write_clip
-from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.run_decoders import RunDecoder
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place, Run
 from hvdc.pipeline.videos import pixels_of
@@ -32,23 +32,24 @@ CAPTION_PX = 16
 
 
 def write_clips(
-    place: Place, state: Run, decoder: HostDecoder, latents: Float32Array, suffix: str, fps: int, progress: Progress
+    place: Place, state: Run, decoder: RunDecoder, latents: Float32Array, suffix: str, fps: int, progress: Progress
 ) -> list[float | None]:
     """Decode each latent of ``[videos, channels, frames, rows, columns]`` into a clip and a strip of its frames.
 
-    Those that are there already stay, if they are of this latent, format and rate, and whole. Returns seconds of
-    decoding each, None where it was there. Raises as `HostDecoder.decode` and `write_clip`.
+    Those that are there already stay, if they are of this latent, decoder, format and rate, and whole. Returns seconds
+    of decoding each, or of reading what the runtime decoded, None where it was there. Raises as `RunDecoder.frames` and
+    `write_clip`.
     """
     seconds: list[float | None] = []
     for video, latent in enumerate(latents):
         clip, strip = place.clip(video, suffix), place.strip(video)
-        of = {"latent": hashlib.sha256(np.ascontiguousarray(latent, "<f4").data).hexdigest()}
-        _remove_others(place, state, video, suffix, of["latent"])
+        of = {"latent": hashlib.sha256(np.ascontiguousarray(latent, "<f4").data).hexdigest(), **decoder.identity}
+        _remove_others(place, state, video, suffix, of)
         if state.clip(clip.name) == of | {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip)}:
             seconds.append(None)
             continue
         begin = time.monotonic()
-        frames = decoder.decode(latent, progress)
+        frames = decoder.frames(place, video, latent, progress)
         seconds.append(time.monotonic() - begin)
         write_durably(strip, _png(strip_of(frames)))
         write_clip(clip, frames, fps)
@@ -56,11 +57,13 @@ def write_clips(
     return seconds
 
 
-def _remove_others(place: Place, state: Run, video: int, suffix: str, latent: str) -> None:
-    """Clips of the same video in other formats, if they are of another latent."""
+def _remove_others(place: Place, state: Run, video: int, suffix: str, of: dict[str, str]) -> None:
+    """Clips of the same video in other formats, if they are of another latent or decoder."""
     for other in CLIP_FORMATS:
         clip = place.clip(video, other)
-        if other != suffix and clip.exists() and state.clip(clip.name).get("latent") != latent:
+        made = state.clip(clip.name)
+        same = {name: made[name] for name in ("latent", "decoder") if name in made} == of
+        if other != suffix and clip.exists() and not same:
             with explaining(clip):
                 clip.unlink()
 

@@ -33,7 +33,7 @@ _FILES = re.compile(
 )
 _INSIDE = {
     STREAM: re.compile(rf"(?:{re.escape(STREAM_NAME)}|{re.escape(DESCRIPTION_NAME)})(?:{re.escape(TEMPORARY)})?"),
-    RESULTS: re.compile(rf"{VIDEO}\.safetensors|\.{VIDEO}\.safetensors\.partial", re.ASCII),
+    RESULTS: re.compile(rf"{VIDEO}\.(?:safetensors|ppm)|\.{VIDEO}\.(?:safetensors|ppm)\.partial", re.ASCII),
     STRIPS: re.compile(rf"{VIDEO}\.png(?:{re.escape(TEMPORARY)})?", re.ASCII),
 }
 """Folder -> what a run writes into it, unfinished files included."""

@@ -5,28 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from exporters.prompts import Prompts
 from hvdc.artifact.reader import Artifact
+from hvdc.pipeline.run_decoders import RunDecoder
 from hvdc.pipeline.run_place import Place, Run
-from hvdc.pipeline.run_results import is_verified
+from hvdc.pipeline.run_results import Float32Array, verified_result
 from hvdc.pipeline.stream_file import StreamVideo, input_sha256
 
 
 def merged(report: dict[str, Any], state: Run) -> dict[str, Any]:
-    """A report in which a video that was skipped has the figures of the start that made it."""
+    """A report in which a video that was skipped, or only decoded, has the figures of the start that made it."""
     videos = []
     for record in report["videos"]:
-        earlier = state.video(record["video"]) if record["skipped"] else {}
+        earlier = state.video(record["video"]) if record["skipped"] or record["kept"] else {}
         whole = earlier.keys() == record.keys()
-        blocks = {name: record[name] for name in ("gpu_blocks", "recovered", "skipped")}
+        blocks = {name: record[name] for name in ("gpu_blocks", "recovered", "skipped", "kept")}
         videos.append(earlier | blocks if whole else record)
     return report | {"videos": videos}
 
 
-def finished_report(
-    state: Run, place: Place, artifact: Artifact, prompts: Prompts, videos: Sequence[StreamVideo]
-) -> dict[str, Any] | None:
-    """The report of a run of which every result is there and verified; None if the runtime has something to do."""
+def finished_run(
+    state: Run,
+    place: Place,
+    artifact: Artifact,
+    prompts: Prompts,
+    videos: Sequence[StreamVideo],
+    decoder: RunDecoder | None,
+) -> tuple[dict[str, Any], Float32Array] | None:
+    """The report of a run of which every result is there and verified, and decoded if the runtime decodes, and their
+    latents, float32 ``[videos, channels, frames, rows, columns]``; None if the runtime has something to do."""
     report = state.report
     records = report.get("videos")
     if not isinstance(records, list) or [_number(record) for record in records] != list(range(len(videos))):
@@ -34,6 +43,7 @@ def finished_report(
     if not all(state.video(video) for video in range(len(videos))):
         return None
     alone = report.get("mode") in ("gpu", "dp")  # whose results say that the GPU may take every block
+    latents: list[Float32Array] = []
     for video, planned in enumerate(videos):
         if not place.result(video).exists():
             return None
@@ -45,10 +55,14 @@ def finished_report(
             "npu_sums": str(report.get("npu_sums")),
             "input": input_sha256(artifact, prompts, planned),
         }
-        if not is_verified(place.result(video), artifact, key):
+        latent = verified_result(place.result(video), artifact, key)
+        if latent is None:
             return None
-    were_there = [state.video(video) | {"skipped": True} for video in range(len(videos))]
-    return report | {"finished": 0, "skipped": len(videos), "stopped": False, "videos": were_there}
+        if decoder is not None and not decoder.is_done(place, video):
+            return None
+        latents.append(latent)
+    were_there = [state.video(video) | {"skipped": True, "kept": False} for video in range(len(videos))]
+    return report | {"finished": 0, "skipped": len(videos), "stopped": False, "videos": were_there}, np.stack(latents)
 
 
 def _number(record: Any) -> Any:

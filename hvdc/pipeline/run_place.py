@@ -84,6 +84,10 @@ class Place:
     def result(self, video: int) -> Path:
         return self.results / f"video-{video:06d}.safetensors"
 
+    def frames(self, video: int) -> Path:
+        """Where the runtime decodes."""
+        return self.results / f"video-{video:06d}.ppm"
+
     def clip(self, video: int, suffix: str) -> Path:
         return self.root / f"video-{video:06d}.{suffix}"
 
@@ -156,6 +160,10 @@ class Run:
         return _dict(self._table("videos").get(str(video)))
 
     def note_video(self, record: dict[str, Any]) -> None:
+        """Keep the record of a video that is finished now; of one that was only decoded, what computed it stays."""
+        earlier = self.video(record["video"])
+        if record.get("kept") and earlier.keys() == record.keys():
+            record = earlier | {"decode_s": record["decode_s"]}
         self.note(videos=self._table("videos") | {str(record["video"]): record})
 
     def clip(self, name: str) -> dict[str, Any]:

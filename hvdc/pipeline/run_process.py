@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,9 @@ from hvdc.pipeline.progress import Progress
 LOG_LINES = 200
 STATUS = {"usage": Exit.USAGE, "artifact": Exit.BAD_ARTIFACT, "device": Exit.DEVICE}
 """Kind of a failure of the runtime -> exit status; all others are failures. See hvdc/failure.h."""
+
+SAY_EVERY_S = 10
+"""How often it is said how far the decoding of a video is, which takes minutes on an emulator."""
 
 STOP_TIMEOUT_S = 60
 """A block on a slow machine takes seconds; after this long the runtime is killed, which costs no finished video."""
@@ -50,6 +54,7 @@ class Watched:
         self._progress, self._say, self._placed = progress, say, placed
         self._begun, self._finished = begun, finished
         self._started = False
+        self._said_s = 0.0
 
     def take(self, line: str) -> None:
         try:
@@ -73,6 +78,16 @@ class Watched:
             self._advance(int(event["video"]), kind, int(event.get("position", 0)))
             if kind == "finished" and isinstance(event.get("record"), dict):
                 self._finished(event["record"])
+        elif kind == "decoding":
+            self._decoding(int(event["video"]), int(event["done"]), int(event["total"]))
+
+    def _decoding(self, video: int, done: int, total: int) -> None:
+        now_s = time.monotonic()
+        if done > 1 and now_s - self._said_s < SAY_EVERY_S:
+            return
+        if done > 1:
+            self._say(f"video {video}: {done} of {total} latent frames of tiles decoded")
+        self._said_s = now_s
 
     def _advance(self, video: int, kind: str, position: int) -> None:
         if not self._started:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -28,11 +27,32 @@ def read_result(path: Path, artifact: Artifact) -> Float32Array:
 
     Raises HvdcError: no such file, damaged, of another artifact, or with a value that is not finite.
     """
+    return _read(path, artifact)[0]
+
+
+def verified_result(path: Path, artifact: Artifact, key: Mapping[str, object]) -> Float32Array | None:
+    """The same, of a result that is whole and of this ``key``: metadata by name, as text but for ``gpu_share``; else
+    None. What is verified is what is returned: the file is read once."""
+    try:
+        latent, metadata, header = _read(path, artifact)
+        share = float(metadata["gpu_share"])
+    except (HvdcError, ValueError, KeyError, TypeError):
+        return None
+    before_check = header.partition(b',"check":"')[0]
+    found = {**metadata, "gpu_share": share}
+    is_due = hashlib.sha256(before_check).hexdigest() == metadata.get("check") and all(
+        found.get(name) == value for name, value in key.items()
+    )
+    return latent if is_due else None
+
+
+def _read(path: Path, artifact: Artifact) -> tuple[Float32Array, dict[str, str], bytes]:
+    """The latent, and its file's metadata and whole header."""
     shape, latent = ArtifactSource(artifact).shape, artifact.manifest.video.latent
     try:
         file = SafetensorsFile(path)
         try:
-            metadata, tokens = file.metadata, file.tensors["tokens"].read()
+            metadata, header, tokens = file.metadata, file.header, file.tensors["tokens"].read()
         finally:
             file.close()
     except (CheckpointError, KeyError) as error:
@@ -50,24 +70,19 @@ def read_result(path: Path, artifact: Artifact) -> Float32Array:
         )  # fmt: skip
     grid = token_grid(latent, shape)
     values: Float32Array = to_latent(torch.from_numpy(tokens), grid, shape).contiguous().numpy()
-    return values
+    return values, metadata, header
 
 
-def is_verified(path: Path, artifact: Artifact, key: Mapping[str, object]) -> bool:
-    """Whether a result is whole and of this ``key``: metadata by name, as text but for ``gpu_share``."""
+def tokens_sha256(path: Path) -> str:
+    """SHA-256 of a result's values, as its metadata has it. Raises HvdcError."""
     try:
-        read_result(path, artifact)
-        with path.open("rb") as file:
-            text = file.read(int.from_bytes(file.read(8), "little"))
-        metadata = json.loads(text)["__metadata__"]
-        share = float(metadata["gpu_share"])
-    except (HvdcError, OSError, ValueError, KeyError, TypeError):
-        return False
-    before_check = text.partition(b',"check":"')[0]
-    found = {**metadata, "gpu_share": share}
-    return hashlib.sha256(before_check).hexdigest() == metadata.get("check") and all(
-        found.get(name) == value for name, value in key.items()
-    )
+        file = SafetensorsFile(path)
+        try:
+            return str(file.metadata["sha256"])
+        finally:
+            file.close()
+    except (CheckpointError, KeyError) as error:
+        raise _refused(path, str(error)) from error
 
 
 def read_results(paths: Sequence[Path], artifact: Artifact) -> Float32Array:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from device_runtime.build import NDK as NDK
 from device_runtime.build import SOURCE, BuildError, build_host, compiler, why_not
 from device_runtime.sources import sources_sha256
 from hvdc.errors import HvdcError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from device_runtime.build import build_host, why_not
+from tests.locks import alone
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
@@ -25,6 +25,5 @@ def built(factory: pytest.TempPathFactory, preset: str, what: str, programs: Seq
     if reason := why_not(preset):
         pytest.skip(f"{what}: {reason}")
     folder = shared_folder(factory, "builds")
-    with (folder / f"{preset}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone(folder / f"{preset}.lock"):
         return build_host(preset, folder / preset, programs)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.artifacts import make_artifact
 from tests.device_runtime.builds import built, shared_folder
+from tests.device_runtime.decoder_program import Decoded
 from tests.device_runtime.gpu import Gpu, Refused, gpu_environment
 from tests.device_runtime.programs import Checker
 from tests.device_runtime.qnn_stand_in import build_stand_in
+from tests.malformed.registry import BASES
 
 
 @pytest.fixture(scope="session")
@@ -65,3 +68,16 @@ def gpu(start_gpu: Callable[..., Gpu]) -> Iterator[Gpu]:
 def stand_in(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a stand-in for QNN's libraries."""
     return build_stand_in(tmp_path_factory.mktemp("qnn"))
+
+
+@pytest.fixture
+def artifact(tmp_path: Path) -> Path:
+    """With a decoder in tiles of 4 × 4: two graphs for each variant, of which three share a binary; caches of 8 and 16
+    bits."""
+    return make_artifact(tmp_path / "a.hvdc", BASES["base-decoder"])
+
+
+@pytest.fixture
+def run(programs: dict[str, Path], stand_in: Path, tmp_path: Path) -> Decoded:
+    """The device's decoder on the stand-in."""
+    return Decoded(programs["hvdc_decoder_check"], stand_in, tmp_path)

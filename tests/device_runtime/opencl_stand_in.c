@@ -222,8 +222,10 @@ EXPORT cl_int clEnqueueReleaseExternalMemObjectsKHR(cl_command_queue q, cl_uint 
     return CL_SUCCESS;
 }
 EXPORT cl_int clReleaseMemObject(cl_mem memory) {
-    if (memory->owned) free(memory->data);
-    if (memory->mapped) munmap(memory->data, memory->bytes);
+    if (memory->owned)
+        free(memory->data);
+    else if (memory->mapped)
+        munmap(memory->data, memory->bytes);
     free(memory);
     return CL_SUCCESS;
 }

@@ -240,6 +240,9 @@ static qx_error graph_execute(qx_handle handle, const qx_tensor *inputs, uint32_
     return QX_OK;
 }
 
+/* As the real one does when it is loaded. */
+__attribute__((constructor)) static void greet(void) { puts("# LIBNATIVE of the stand-in"); }
+
 /* "core=MAJOR.MINOR", "id=BACKEND". */
 qx_error QnnInterface_getProviders(const qx_provider ***providers, uint32_t *count);
 qx_error QnnInterface_getProviders(const qx_provider ***providers, uint32_t *count) {

@@ -7,7 +7,7 @@
 #include "qnn_abi.h"
 
 #define MAX_GRAPHS 8u
-#define MAX_TENSORS 8u
+#define MAX_TENSORS 64u
 #define MAX_NAME 100u
 
 struct tensors {

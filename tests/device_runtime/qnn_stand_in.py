@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from device_runtime.build import INCLUDE, SOURCE
 from exporters.decoder.blending import Mosaic
 from exporters.decoder.tiles import TileSettings, plan_tiles
 from exporters.qnn.available import BACKEND, SYSTEM
-from hvdc.artifact.decoder import Decoder, Graph, Port
+from hvdc.artifact.decoder import Binary, BinaryGraph, Decoder, Graph, Port
 from hvdc.pipeline.videos import pixels_of
-from tests.artifacts import read_manifest, replace_opaque, write_manifest
+from tests.artifacts import add_opaque, read_manifest, replace_opaque, write_manifest
 
 HERE = Path(__file__).resolve().parent
 DTYPES = {"uint8": 0x0408, "uint16": 0x0416}
@@ -39,14 +39,16 @@ class Says:
     """Of the binary's description of itself."""
 
 
-def build_stand_in(folder: Path) -> Path:
-    """Both libraries under their real names, with sanitizers; returns their folder."""
+def build_stand_in(folder: Path, *, sanitized: bool = True, compiler: str = "cc") -> Path:
+    """Both libraries under their real names, with the sanitizers of the programs that load them; returns their
+    folder."""
     library = folder / BACKEND
-    flags = ["-std=c11", "-shared", "-fPIC", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    flags = ["-std=c11", "-O2", "-shared", "-fPIC", "-g"]
+    flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"] if sanitized else []
     warnings = ["-Wall", "-Wextra", "-Werror", "-pedantic"]
     headers = ["-I", str(SOURCE / "decoder" / "src"), "-I", str(INCLUDE)]
     sources = [str(HERE / name) for name in ("qnn_stand_in.c", "qnn_stand_in_system.c")]
-    command = ["cc", *flags, *warnings, *headers, *sources, "-o", str(library)]
+    command = [compiler, *flags, *warnings, *headers, *sources, "-o", str(library)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shutil.copy(library, folder / SYSTEM)
@@ -76,6 +78,32 @@ def write_binaries(
         texts = {name: text.replace(before, after) for name, text in texts.items()}
     for name, text in texts.items():
         replace_opaque(root, name.replace("decoder.", "decoder/", 1), text.encode("ascii"))
+
+
+def add_binaries(root: Path, *, shared: bool = False) -> None:
+    """Give an artifact whose decoder is ONNX graphs alone binaries that the stand-in executes: one of each graph, or
+    ``shared`` by all of them."""
+    entry = read_manifest(root).decoder
+    assert entry is not None
+    parts = [entry.graphs] if shared else [(graph,) for graph in entry.graphs]
+    paths = [f"decoder/{'all' if shared else part[0].name}.bin" for part in parts]
+    binaries = tuple(_binary_of(path, part) for path, part in zip(paths, parts, strict=True))
+    held = entry.model_copy(update={"backend": "qnn", "binaries": binaries})
+    add_opaque(root, dict.fromkeys(paths, b"none yet"), held)
+    write_binaries(root)
+
+
+def _binary_of(path: str, graphs: Sequence[Graph]) -> Binary:
+    return Binary(
+        binary=path.replace("/", "."), build_id=BUILD, core_api="2.40.0", backend_api="5.40.0", blob_version="3.3.3",
+        soc=69, arch=79, weights_shared=len(graphs) > 1, predicted_graph_bytes=1 << 20, checks=("metadata",),
+        graphs=tuple(
+            BinaryGraph(
+                graph=graph.name, name_in_binary=graph.name, optimization=3, vtcm_bytes=8 << 20, spill_fill_bytes=0
+            )
+            for graph in graphs
+        ),
+    )  # fmt: skip
 
 
 def binary_text(entry: Decoder, name: str, says: Says) -> str:

@@ -12,12 +12,11 @@ import numpy.typing as npt
 import pytest
 
 from hvdc.artifact.decoder import Decoder, Port
-from tests.artifacts import make_artifact, read_manifest, write_manifest
+from tests.artifacts import read_manifest, write_manifest
 from tests.decoder_entries import GRAPHS
 from tests.device_runtime.decoder_program import Decoded
 from tests.device_runtime.qnn_stand_in import decoded, write_binaries
 from tests.device_runtime.test_headers import HERE, program
-from tests.malformed.registry import BASES
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -38,17 +37,6 @@ def edit(artifact: Path, **changes: object) -> None:
     """Change the decoder's entry."""
     manifest = read_manifest(artifact)
     write_manifest(artifact, manifest.model_copy(update={"decoder": entry_of(artifact).model_copy(update=changes)}))
-
-
-@pytest.fixture
-def artifact(tmp_path: Path) -> Path:
-    """Tiles of 4 × 4; each variant is two graphs, three of the four share a binary; caches of 8 and of 16 bits."""
-    return make_artifact(tmp_path / "a.hvdc", BASES["base-decoder"])
-
-
-@pytest.fixture
-def run(programs: dict[str, Path], stand_in: Path, tmp_path: Path) -> Decoded:
-    return Decoded(programs["hvdc_decoder_check"], stand_in, tmp_path)
 
 
 # --- frames -----------------------------------------------------------------------------------------------------

@@ -18,26 +18,31 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.decoder_trials import FRAMES_PSNR_DB, GRAPH_LSB
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.progress import Silent
+from hvdc.pipeline.run_frames import read_frames
+from hvdc.pipeline.run_results import read_result
+from hvdc.pipeline.stream_file import StreamVideo
 from hvdc.pipeline.videos import pixels_of
 from quant.frames import psnr_db
 from tests.commands import ROOT
 from tests.decoders import compiled_decoder, entry_of, random_latents, write_latents
 from tests.device_runtime.decoder_program import Decoded
 from tests.device_runtime.qnn_stand_in import Codes, dequantise, quantise
+from tests.device_runtime.runs import Runner, stream_of
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is here")
 
 VAE = ROOT / "examples" / "moving_shapes" / "model" / "vae"
 APART = ("--set", "decoder_share_weights=false")
+CLIP = ("--height", 32, "--width", 48)
 Float32Array = npt.NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
 def artifact(watched_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the example's decoder in tiles of 4 × 4 latent pixels."""
+    """With the example's decoder in tiles of 4 × 4 latent pixels, of which its clips have two."""
     folder = tmp_path_factory.mktemp("emulated")
     latents = write_latents(folder / "latents.safetensors", random_latents(1))
-    given = ("--vae", VAE, "--latents", latents, "--decoder-tile", "4x4", *APART)
+    given = ("--vae", VAE, "--latents", latents, "--decoder-tile", "4x4", *APART, *CLIP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDC_CACHE_DIR", str(folder / "cache"))
         return compiled_decoder(watched_checkpoint, folder / "a.hvdc", *given, backend="qnn")
@@ -100,3 +105,21 @@ def test_frames_and_caches_are_those_of_onnx_runtime_on_the_same_binaries(artifa
 def test_another_device_is_refused_which_the_library_would_take(artifact: Path, run: Decoded) -> None:
     said = run.refused(artifact, "--arch", "75")
     assert "is compiled for SoC 69, architecture V79; this device is SoC 69, architecture V75" in said
+
+
+def test_the_runner_decodes_a_stream_with_it(
+    artifact: Path, run: Decoded, programs: dict[str, Path], embeds: Path, tmp_path: Path
+) -> None:
+    """To the bit as `hvdc_decoder_check` decodes the same latent, in two tiles. What the library prints is not in the
+    report."""
+    stream = stream_of(tmp_path / "stream", artifact, embeds, [StreamVideo(0, 1)])
+    runner = Runner(programs["hvdc_runner"], artifact, stream, tmp_path)
+    done = runner.finished(tmp_path / "out", "npu", "--qnn-libraries", library_folder(), "--soc", 69, "--arch", 79)
+    assert done.report["decoder"]["name"] == f"QNN {toolchain().build_id} on the x86 emulator of the NPU"
+    assert done.report["videos"][0]["decode_s"] > 0
+    with open_artifact(artifact) as opened:
+        latent = read_result(tmp_path / "out" / "video-000000.safetensors", opened)
+        found = read_frames(tmp_path / "out" / "video-000000.ppm", opened).pixels
+    assert found.shape == (5, 32, 48, 3)
+    assert found.std() > 10
+    np.testing.assert_array_equal(found, run.frames(artifact, latent))

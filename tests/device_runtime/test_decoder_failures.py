@@ -19,16 +19,6 @@ from tests.malformed.registry import BASE, BASES
 LATENT = np.zeros((4, 2, 6, 7), np.float32)
 
 
-@pytest.fixture
-def artifact(tmp_path: Path) -> Path:
-    return make_artifact(tmp_path / "a.hvdc", BASES["base-decoder"])
-
-
-@pytest.fixture
-def run(programs: dict[str, Path], stand_in: Path, tmp_path: Path) -> Decoded:
-    return Decoded(programs["hvdc_decoder_check"], stand_in, tmp_path)
-
-
 # --- the libraries ----------------------------------------------------------------------------------------------
 
 

@@ -216,6 +216,22 @@ def test_memory_is_exactly_what_is_declared(small: Oracle, start_gpu: Start) -> 
         assert int(gpu.ask("memory")) == found
 
 
+@pytest.mark.parametrize("grid", [(1, 2, 2), (3, 7, 8), (8, 16, 16)], ids=str)
+@pytest.mark.parametrize("more", [{}, {"max_rows": 32}, {"max_buffer": 1 << 20}, {"import": "copy"}], ids=str)
+def test_memory_is_known_before_a_device_is_opened(
+    more: dict[str, object], grid: Grid, small: Oracle, start_gpu: Start
+) -> None:
+    """As on a GPU: this form needs no scratch for the GEMM, which plain C on a CPU does. That one makes its other buffers
+    smaller where the scratch would be larger than a buffer may be, so that less is taken than was said."""
+    with start_gpu(dot="khr", emulate=1, cache="", **more) as gpu:
+        gpu.ask("open", small.path, *grid)
+        assert int(gpu.ask("forecast")) == int(gpu.ask("memory"))
+    with start_gpu(dot="plain", **more) as gpu:
+        gpu.ask("open", small.path, *grid)
+        if "max_buffer" not in more:
+            assert int(gpu.ask("forecast")) <= int(gpu.ask("memory"))
+
+
 def test_attentions_memory_grows_with_the_tokens_not_with_their_square(small: Oracle, start_gpu: Start) -> None:
     with start_gpu(dot="plain", max_rows=256) as gpu:
         sizes = []

@@ -255,6 +255,13 @@ def test_a_program_that_is_not_there_is_said(tool: Path) -> None:
     assert line == "failure 5 the process /nonexistent/program cannot be started: No such file or directory"
 
 
+def test_a_child_that_does_not_begin_is_given_up(tool: Path) -> None:
+    """Stopped between fork and exec, where nobody else has a hold of it."""
+    status, (line,) = say(tool, "stopped", "/bin/true")
+    assert status == 1
+    assert "the process /bin/true has not begun within 0.5 s: it was stopped" in line
+
+
 def test_a_child_inherits_four_descriptors(tool: Path) -> None:
     """stdin is /dev/null, stdout is stderr, 3 is the socket; others stay with the caller, close-on-exec or not."""
     extra = os.open("/dev/null", os.O_RDONLY)

@@ -117,6 +117,45 @@ def test_different_videos_are_different(on_npu: Path) -> None:
     assert np.abs(second - third).max() > 0.1
 
 
+def test_memory_is_forecast_before_weights_are_read(runner: Runner, tmp_path: Path) -> None:
+    """To the byte, for any number of threads; and what is too much is refused part by part."""
+    for threads in (1, 3):
+        done = runner.finished(tmp_path / str(threads), "npu", "--threads", threads)
+        assert done.report["forecast"] == {
+            name: done.report[name] for name in ("weights_bytes", "slot_bytes", "npu_engine_bytes", "gpu_engine_bytes")
+        }
+    needed = sum(done.report["forecast"].values())
+    assert needed > 1 << 20
+    limit = (needed - 1) >> 20
+    assert done.report["weights_bytes"] + done.report["slot_bytes"] < limit << 20, "only the engine is too much"
+    refusal = runner.run(tmp_path / "out", "npu", "--threads", 3, "--memory-mib", limit)
+    assert (refusal.status, refusal.report["error"]["kind"]) == (1, "memory")
+    assert f"needs {needed / 2**20:.1f} MiB of memory and {limit}.0 MiB are allowed: weights " in refusal.said
+    assert re.search(r"videos in flight \d+\.\d MiB, the NPU's engine \d+\.\d MiB, the GPU's 0\.0 MiB", refusal.said)
+    assert not any("in shared memory" in event.get("text", "") for event in refusal.events)
+    assert runner.finished(tmp_path / "out", "npu", "--threads", 3, "--memory-mib", limit + 1).report["finished"] == 3
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    ("mode", "more"),
+    [("gpu", ()), ("gpu", ("--gpu-import", "copy")), ("hetero", ("--cut", 5)), ("dp", ()),
+     ("hetero-tensor", ("--gpu-share", 0.5))],
+)  # fmt: skip
+def test_memory_is_forecast_in_modes_with_the_gpu(
+    runner: Runner, mode: str, more: tuple[object, ...], tmp_path: Path
+) -> None:
+    """A CPU's GEMM needs scratch beside, which only its device can tell; the NPU's engine may not need every text."""
+    report = runner.finished(tmp_path / "out", mode, *more).report
+    due = report["forecast"]
+    assert (due["weights_bytes"], due["slot_bytes"]) == (report["weights_bytes"], report["slot_bytes"])
+    assert 0 < due["gpu_engine_bytes"] <= report["gpu_engine_bytes"] < 3 * due["gpu_engine_bytes"]
+    assert due["gpu_engine_bytes"] > report["gpu_weights_copied_bytes"]
+    assert due["npu_engine_bytes"] >= report["npu_engine_bytes"] > 0
+    if mode in ("hetero", "hetero-tensor"):
+        assert due["npu_engine_bytes"] == report["npu_engine_bytes"]
+
+
 @needs_gpu
 def test_a_cut_at_the_start_is_mode_npu_and_one_at_the_end_mode_gpu(
     runner: Runner, on_npu: Path, on_gpu: Path, tmp_path: Path

@@ -91,9 +91,10 @@ def test_figures_are_those_of_the_paths_run_by_themselves(place: Path) -> None:
 
 def test_every_path_mode_cut_and_strength_is_a_row(place: Path) -> None:
     more = ("--scale-mode", "per-step", "--scale-mode", "mse", "--cut", "0,5,12", "--smooth", "0.5")
+    more = (*more, "--gpu-share", "0,0.5")
     artifact = ("--artifact", place / "a.hvdc", "--prompts-limit", "1", "--calibration", place / "c.safetensors")
     rows = evaluated(place, *more, *artifact)
-    cuts = ("hetero(0)", "hetero(5)", "hetero(12)", "gpu")
+    cuts = ("hetero(0)", "hetero(5)", "hetero(12)", "hetero-tensor(0)", "hetero-tensor(0.5)", "gpu")
     labels = ("per-step", "mse", "per-step smooth 0.5", "artifact")
     gpus = {f"{path} {label}" for path in cuts for label in labels}
     assert set(rows) == {"fp32", "npu", "npu smooth 0.5", "npu artifact"} | gpus
@@ -102,11 +103,15 @@ def test_every_path_mode_cut_and_strength_is_a_row(place: Path) -> None:
     for a, b in (
         ("hetero(0) per-step", "npu"),
         ("hetero(12) per-step", "gpu per-step"),
+        ("hetero-tensor(0) per-step", "npu"),
         ("npu artifact", "npu"),
         ("gpu artifact", "gpu per-step"),
     ):
         assert [rows[a][key] for key in same] == [rows[b][key] for key in same], (a, b)
     assert rows["npu"]["latent_error"] < rows["gpu per-step"]["latent_error"]
+    shared = rows["hetero-tensor(0.5) per-step"]
+    assert (shared["engine"], shared["gpu_share"], shared["cut"]) == ("hetero-tensor", 0.5, None)
+    assert shared["latent_error"] not in (rows["npu"]["latent_error"], rows["gpu per-step"]["latent_error"])
     assert rows["npu smooth 0.5"]["latent_error"] != rows["npu"]["latent_error"]
 
 
@@ -147,6 +152,9 @@ def test_the_table_names_every_path(place: Path) -> None:
     ("more", "status", "said"),
     [
         (("--cut", "99", "--calibration", "c.safetensors"), 2, "cut at 99 is impossible"),
+        (("--gpu-share", "1.5", "--calibration", "c.safetensors"), 2, "share of 1.5 is impossible"),
+        (("--gpu-share", "half", "--calibration", "c.safetensors"), 2, "the shares are not a list"),
+        (("--gpu-share", "0.5"), 2, "the GPU's arithmetic needs activation scales"),
         (("--cut", "x"), 2, "cuts are not a list"),
         (("--cut", "3"), 2, "needs activation scales"),
         (("--smooth", "0.5"), 2, "needs activation scales"),

@@ -38,7 +38,7 @@ static bool introduce(hvdc_gpu_peer *peer, const hvdc_stream *stream, const hvdc
 bool hvdc_gpu_peer_start(hvdc_gpu_peer *peer, const hvdc_stream *stream, const hvdc_slot *slots, uint32_t slot_count,
                          const hvdc_memory *exchange, double timeout_s, hvdc_failure *failure) {
     *peer = HVDC_NO_GPU_PEER;
-    if (!hvdc_child_start(stream->options.worker_argv, HVDC_WORKER_FD, &peer->child, failure)) return false;
+    if (!hvdc_child_start(stream->options.worker_argv, HVDC_WORKER_FD, timeout_s, &peer->child, failure)) return false;
     peer->channel = hvdc_channel_on(peer->child.socket);
     peer->heard_ns = hvdc_clock_ns();
     return introduce(peer, stream, slots, slot_count, exchange, timeout_s, failure);

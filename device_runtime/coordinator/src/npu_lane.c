@@ -3,10 +3,13 @@
 #include "npu_lane.h"
 
 #include <errno.h>
+#include <math.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "hvdc/clock.h"
@@ -18,8 +21,10 @@ struct hvdc_npu_lane {
     hvdc_executor executor;
     pthread_t thread;
     int wake;
-    atomic_bool cancelled;
-    pthread_mutex_t mutex; /* what follows is the mutex's */
+    atomic_bool cancelled, ended, given_up;
+    atomic_uint video;
+    atomic_uint_fast64_t owes_since_ns; /* since when it has been in a call that will be news; 0: it is in none */
+    pthread_mutex_t mutex;              /* what follows is the mutex's */
     pthread_cond_t changed;
     hvdc_npu_job waiting[HVDC_SLOTS_MAX];
     uint32_t waiting_count, running;
@@ -28,9 +33,24 @@ struct hvdc_npu_lane {
     size_t news_first, news_end, news_room;
 };
 
+static void owe(hvdc_npu_lane *lane, bool owes) { atomic_store(&lane->owes_since_ns, owes ? hvdc_clock_ns() : 0); }
+
+static void wake(hvdc_npu_lane *lane) {
+    const uint64_t one = 1;
+    ssize_t written = write(lane->wake, &one, sizeof one);
+    (void)written; /* it only fails when it is readable anyway */
+}
+
+/* A thread that comes back too late finds that what it worked with belongs to nobody. */
+static void stay_if_given_up(hvdc_npu_lane *lane) {
+    while (atomic_load(&lane->given_up)) (void)pause();
+}
+
 /* News waits while the caller reads a file or writes one, so that there may be many. */
 static bool post(hvdc_npu_lane *lane, const hvdc_npu_news *news, hvdc_failure *failure) {
     bool posted = true;
+    stay_if_given_up(lane);
+    owe(lane, true);
     (void)pthread_mutex_lock(&lane->mutex);
     if (lane->news_end == lane->news_room && lane->news_first > 0) {
         memmove(lane->news, lane->news + lane->news_first, (lane->news_end - lane->news_first) * sizeof *lane->news);
@@ -48,11 +68,9 @@ static bool post(hvdc_npu_lane *lane, const hvdc_npu_news *news, hvdc_failure *f
     }
     if (posted) lane->news[lane->news_end++] = *news;
     lane->starved = lane->starved || !posted;
-    if (news->kind != HVDC_NPU_SPAN) lane->running = 0;
+    if (news->kind >= HVDC_NPU_DONE) lane->running = 0;
     (void)pthread_mutex_unlock(&lane->mutex);
-    const uint64_t one = 1;
-    ssize_t written = write(lane->wake, &one, sizeof one);
-    (void)written; /* it only fails when it is readable anyway */
+    wake(lane);
     return posted || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU's news");
 }
 
@@ -63,6 +81,7 @@ static bool post_span(void *context, const hvdc_span_of_time *span, hvdc_failure
 
 static bool is_cancelled(void *context) {
     hvdc_npu_lane *lane = context;
+    stay_if_given_up(lane);
     return atomic_load(&lane->cancelled);
 }
 
@@ -76,6 +95,17 @@ static bool waited(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
     return job->ready_ns == 0 || post_span(lane, &span, failure);
 }
 
+struct decoding {
+    hvdc_npu_lane *lane;
+    const hvdc_npu_job *job;
+};
+
+static bool decoded_more(void *context, uint64_t done, uint64_t total) {
+    const struct decoding *decoding = context;
+    const hvdc_npu_news news = {.kind = HVDC_NPU_DECODING, .job = *decoding->job, .done = done, .total = total};
+    return !is_cancelled(decoding->lane) && post(decoding->lane, &news, NULL);
+}
+
 static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
     const hvdc_stream_io *io = &lane->stream->io;
     uint32_t steps = lane->stream->trajectory.steps;
@@ -85,7 +115,10 @@ static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
                               .video = job->video,
                               .position = hvdc_executions(&lane->stream->trajectory),
                               .start_ns = hvdc_clock_ns()};
-    if (!io->decode(io->context, job->video, hvdc_slot_latent(&lane->slots[job->slot], steps), failure)) return false;
+    struct decoding context = {.lane = lane, .job = job};
+    const hvdc_decoding decoding = {.context = &context, .progress = decoded_more};
+    if (!io->decode(io->context, job->video, hvdc_slot_latent(&lane->slots[job->slot], steps), &decoding, failure))
+        return false;
     span.end_ns = hvdc_clock_ns();
     return post_span(lane, &span, failure);
 }
@@ -101,18 +134,26 @@ static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, 
                                            hvdc_executions(&lane->stream->trajectory), failure);
     if (done != HVDC_EXECUTED) return done;
     if (is_cancelled(lane)) return HVDC_CANCELLED;
-    return decode(lane, job, failure) ? HVDC_EXECUTED : HVDC_NOT_EXECUTED;
+    const hvdc_npu_news latent = {.kind = HVDC_NPU_LATENT, .job = *job};
+    if (!job->kept && !post(lane, &latent, failure)) return HVDC_NOT_EXECUTED;
+    if (decode(lane, job, failure)) return HVDC_EXECUTED;
+    return is_cancelled(lane) ? HVDC_CANCELLED : HVDC_NOT_EXECUTED;
 }
 
 static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {
     (void)pthread_mutex_lock(&lane->mutex);
-    while (!lane->ending && lane->waiting_count == 0) (void)pthread_cond_wait(&lane->changed, &lane->mutex);
+    while (!lane->ending && lane->waiting_count == 0) {
+        owe(lane, false);
+        (void)pthread_cond_wait(&lane->changed, &lane->mutex);
+    }
     bool go_on = !lane->ending;
     if (go_on) {
         *job = lane->waiting[0];
         lane->waiting_count--;
         memmove(lane->waiting, lane->waiting + 1, lane->waiting_count * sizeof *lane->waiting);
         lane->running = 1;
+        atomic_store(&lane->video, job->video);
+        owe(lane, true);
     }
     (void)pthread_mutex_unlock(&lane->mutex);
     return go_on;
@@ -121,9 +162,11 @@ static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {
 static void *work(void *context) {
     hvdc_npu_lane *lane = context;
     hvdc_npu_job job;
+    (void)prctl(PR_SET_NAME, "hvdc-npu"); /* as others see it */
     while (next(lane, &job)) {
         hvdc_npu_news news = {.kind = HVDC_NPU_DONE, .job = job};
         enum hvdc_executed done = perform(lane, &job, &news.failure);
+        stay_if_given_up(lane);
         if (done == HVDC_CANCELLED) break;
         if (done == HVDC_NOT_EXECUTED) news.kind = HVDC_NPU_FAILED;
         if (done == HVDC_NOT_EXECUTED && job.shared && lane->sharing->lost) {
@@ -132,6 +175,9 @@ static void *work(void *context) {
         }
         if (!post(lane, &news, NULL) || news.kind == HVDC_NPU_FAILED) break;
     }
+    atomic_store(&lane->ended, true);
+    owe(lane, false);
+    wake(lane);
     return NULL;
 }
 
@@ -163,6 +209,7 @@ bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_shari
     lane->sharing = sharing;
     sharing->context = lane;
     sharing->span = post_span;
+    sharing->owes_since_ns = &lane->owes_since_ns;
     lane->wake = -1;
     lane->executor = (hvdc_executor){.engine = stream->npu,
                                      .host = stream->host,
@@ -182,7 +229,8 @@ bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_shari
 
 void hvdc_npu_lane_submit(hvdc_npu_lane *lane, hvdc_npu_job job) {
     (void)pthread_mutex_lock(&lane->mutex);
-    uint32_t at = lane->waiting_count++; /* never more than there are slots */
+    if (lane->running == 0 && lane->waiting_count == 0) owe(lane, true); /* to begin, already */
+    uint32_t at = lane->waiting_count++;                                 /* never more than there are slots */
     for (; at > 0 && lane->waiting[at - 1].video > job.video; at--) lane->waiting[at] = lane->waiting[at - 1];
     lane->waiting[at] = job;
     (void)pthread_cond_signal(&lane->changed);
@@ -215,15 +263,43 @@ bool hvdc_npu_lane_news(hvdc_npu_lane *lane, hvdc_npu_news *news) {
     return there;
 }
 
-void hvdc_npu_lane_stop(hvdc_npu_lane *lane) {
-    if (lane == NULL) return;
+double hvdc_npu_lane_patience_s(hvdc_npu_lane *lane, double silence_s) {
+    const uint64_t since_ns = atomic_load(&lane->owes_since_ns), now_ns = hvdc_clock_ns();
+    if (silence_s <= 0 || since_ns == 0) return INFINITY;
+    return silence_s - (now_ns > since_ns ? (double)(now_ns - since_ns) * 1e-9 : 0.0);
+}
+
+uint32_t hvdc_npu_lane_video(hvdc_npu_lane *lane) { return atomic_load(&lane->video); }
+
+/* False if a call of it takes longer than that. */
+static bool wait_for_end(hvdc_npu_lane *lane, double silence_s) {
+    while (silence_s > 0 && !atomic_load(&lane->ended)) {
+        struct pollfd on = {.fd = lane->wake, .events = POLLIN};
+        const double left_s = hvdc_npu_lane_patience_s(lane, silence_s);
+        if (left_s <= 0) return false;
+        uint64_t count;
+        if (poll(&on, 1, left_s < 1.0 ? (int)ceil(left_s * 1e3) : 1000) > 0) {
+            ssize_t drained = read(lane->wake, &count, sizeof count);
+            (void)drained;
+        }
+    }
+    return true;
+}
+
+bool hvdc_npu_lane_stop(hvdc_npu_lane *lane, double silence_s) {
+    if (lane == NULL) return true;
     atomic_store(&lane->cancelled, true);
     (void)pthread_mutex_lock(&lane->mutex);
     lane->ending = true;
     (void)pthread_cond_signal(&lane->changed);
     (void)pthread_mutex_unlock(&lane->mutex);
+    if (!wait_for_end(lane, silence_s)) {
+        atomic_store(&lane->given_up, true);
+        return false;
+    }
     (void)pthread_join(lane->thread, NULL);
     (void)pthread_mutex_destroy(&lane->mutex);
     (void)pthread_cond_destroy(&lane->changed);
     release(lane);
+    return true;
 }

@@ -12,15 +12,24 @@ typedef struct hvdc_npu_job {
     uint32_t video, slot, from; /* blocks [from, end) and the decoder */
     uint64_t ready_ns;          /* when it could be resumed; 0: it was not handed over */
     bool shared;                /* the worker computes slices of its linears */
+    bool kept;                  /* its result was there already: there is no news of its latent */
 } hvdc_npu_job;
 
-enum hvdc_npu_news_kind { HVDC_NPU_SPAN, HVDC_NPU_DONE, HVDC_NPU_ALONE, HVDC_NPU_FAILED };
+enum hvdc_npu_news_kind {
+    HVDC_NPU_SPAN,
+    HVDC_NPU_LATENT,   /* the slot of `job` has the final latent, which only the decoder reads from now on */
+    HVDC_NPU_DECODING, /* `done` of `total` pieces of `job` are decoded */
+    HVDC_NPU_DONE,     /* `job` is decoded */
+    HVDC_NPU_ALONE,    /* the worker was lost in `job`, which is undone; `failure` says how */
+    HVDC_NPU_FAILED    /* `failure` of `job`; nothing follows */
+};
 
 typedef struct hvdc_npu_news {
     enum hvdc_npu_news_kind kind;
     hvdc_span_of_time span; /* SPAN */
-    hvdc_npu_job job;       /* DONE: the slot has the final latent, which is decoded */
-    hvdc_failure failure; /* ALONE: the worker was lost in `job`, which is undone. FAILED: of `job`; nothing follows */
+    hvdc_npu_job job;
+    uint64_t done, total; /* DECODING */
+    hvdc_failure failure;
 } hvdc_npu_news;
 
 /* Starts the thread, which alone uses `engine`, `host`, io->decode and `sharing` from now on. */
@@ -37,7 +46,15 @@ uint32_t hvdc_npu_lane_load(hvdc_npu_lane *lane);
 int hvdc_npu_lane_fd(const hvdc_npu_lane *lane);
 bool hvdc_npu_lane_news(hvdc_npu_lane *lane, hvdc_npu_news *news);
 
-/* Lets the running call of the engine return, drops the rest, ends the thread. NULL is allowed. */
-void hvdc_npu_lane_stop(hvdc_npu_lane *lane);
+/* Seconds until a call of the engine, of the host's functions or of the decoder will have taken `silence_s`; infinite
+ * while the thread is in none, or waits for the worker, and where `silence_s` is 0. */
+double hvdc_npu_lane_patience_s(hvdc_npu_lane *lane, double silence_s);
+
+/* The video that was begun last. */
+uint32_t hvdc_npu_lane_video(hvdc_npu_lane *lane);
+
+/* Lets the running call of the engine return, drops the rest, ends the thread. NULL is allowed. False if that call takes
+ * longer than `silence_s` (0: waits for ever): then the thread, and what it was given, stay as they are. */
+bool hvdc_npu_lane_stop(hvdc_npu_lane *lane, double silence_s);
 
 #endif

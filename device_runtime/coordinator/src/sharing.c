@@ -18,9 +18,13 @@ hvdc_exchange hvdc_exchange_in(const hvdc_memory *memory, uint64_t values) {
                            .output = (float *)(void *)(memory->data + input_bytes(values))};
 }
 
-static bool lose(hvdc_sharing *sharing) {
+void hvdc_sharing_lose(hvdc_sharing *sharing) {
     sharing->lost = true;
     sharing->partner->share = 0.0;
+}
+
+static bool lose(hvdc_sharing *sharing) {
+    hvdc_sharing_lose(sharing);
     return false;
 }
 
@@ -52,7 +56,10 @@ static bool finish(void *context, hvdc_failure *failure) {
                               .position = sharing->slice.step * sharing->layers + sharing->slice.block,
                               .count = 1,
                               .start_ns = hvdc_clock_ns()};
-    if (!receive(sharing, &done, failure)) return lose(sharing);
+    atomic_store(sharing->owes_since_ns, 0);
+    const bool received = receive(sharing, &done, failure);
+    atomic_store(sharing->owes_since_ns, hvdc_clock_ns());
+    if (!received) return lose(sharing);
     span.end_ns = hvdc_clock_ns();
     if (!sharing->span(sharing->context, &span, failure)) return false; /* that is no fault of the worker's */
     span.lane = HVDC_LANE_GPU;

@@ -5,6 +5,8 @@
 #ifndef HVDC_SHARING_H
 #define HVDC_SHARING_H
 
+#include <stdatomic.h>
+
 #include "hvdc/shared_memory.h"
 #include "protocol.h"
 
@@ -23,12 +25,15 @@ typedef struct hvdc_sharing {
     hvdc_slice slice;
     /* The thread's. */
     uint32_t video;
+    atomic_uint_fast64_t *owes_since_ns; /* 0 while it waits for the worker, whose silence has a limit of its own */
     void *context;
     bool (*span)(void *context, const hvdc_span_of_time *span, hvdc_failure *failure);
 } hvdc_sharing;
 
 /* Makes partner->begin and ->finish those of `sharing`, with this share and exchange; and the contrary. */
 void hvdc_sharing_bind(hvdc_sharing *sharing, double share, hvdc_exchange exchange);
+/* The worker is lost, and nothing more is asked of it. Of the thread that uses `sharing`, or before that has work. */
+void hvdc_sharing_lose(hvdc_sharing *sharing);
 void hvdc_sharing_unbind(hvdc_sharing *sharing);
 
 #endif

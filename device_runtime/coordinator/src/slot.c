@@ -72,13 +72,15 @@ hvdc_slot hvdc_slot_in(hvdc_memory memory, const hvdc_trajectory *t) {
 
 float *hvdc_slot_latent(const hvdc_slot *slot, uint32_t step) { return slot->latent[step % 2u]; }
 
+#define LANES_BYTES 32u
+
 /* Notices memory that is stale, torn or overwritten; no protection against intent. Four lanes, because one
  * multiplication waits for the one before it. */
 static uint64_t checksum(uint64_t seed, const void *data, uint64_t bytes) {
     const uint64_t prime = 0x9e3779b97f4a7c15u;
     uint64_t lanes[4] = {seed, seed ^ 1u, seed ^ 2u, seed ^ 3u};
     const uint8_t *at = data;
-    for (; bytes >= sizeof lanes; at += sizeof lanes, bytes -= sizeof lanes) {
+    for (; bytes >= LANES_BYTES; at += LANES_BYTES, bytes -= LANES_BYTES) {
         uint64_t words[4];
         memcpy(words, at, sizeof words);
         for (int i = 0; i < 4; i++) {

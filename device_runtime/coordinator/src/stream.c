@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ int hvdc_stop_signals(hvdc_failure *failure) {
     (void)sigaddset(&set, SIGTERM);
     (void)sigaddset(&set, SIGINT);
     int fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (fd < 0 || sigprocmask(SIG_BLOCK, &set, NULL) != 0) {
+    if (fd < 0 || pthread_sigmask(SIG_BLOCK, &set, NULL) != 0) {
         (void)hvdc_fail(failure, HVDC_FAILURE_FILE, "SIGTERM and SIGINT cannot be waited for: %s", strerror(errno));
         if (fd >= 0) (void)close(fd);
         return -1;
@@ -96,11 +97,24 @@ static bool hear_gpu(hvdc_running *r) {
     }
 }
 
+static void decoding(hvdc_running *r, const hvdc_npu_news *news) {
+    const hvdc_stream_io *io = &r->stream->io;
+    const hvdc_progress progress = {.event = HVDC_EVENT_DECODING,
+                                    .video = news->job.video,
+                                    .position = hvdc_executions(&r->stream->trajectory),
+                                    .done = news->done,
+                                    .total = news->total,
+                                    .at_s = hvdc_running_s(r, hvdc_clock_ns())};
+    if (io->progress != NULL) io->progress(io->context, &progress);
+}
+
 static bool hear_npu(hvdc_running *r) {
     hvdc_npu_news news;
     while (hvdc_npu_lane_news(r->lane, &news)) {
         if (news.kind == HVDC_NPU_SPAN) hvdc_running_span(r, &news.span);
-        if (news.kind == HVDC_NPU_DONE && !hvdc_running_finished(r, &news.job)) return false;
+        if (news.kind == HVDC_NPU_LATENT && !hvdc_running_computed(r, &news.job)) return false;
+        if (news.kind == HVDC_NPU_DECODING) decoding(r, &news);
+        if (news.kind == HVDC_NPU_DONE) hvdc_running_finished(r, &news.job);
         if (news.kind == HVDC_NPU_ALONE && !hvdc_running_partner_lost(r, &news.job, &news.failure)) return false;
         if (news.kind == HVDC_NPU_FAILED) return hvdc_fail(r->failure, news.failure.kind, "%s", news.failure.message);
     }
@@ -135,14 +149,23 @@ static bool out_of_patience(hvdc_running *r, double timeout_s) {
     return hvdc_fail(r->failure, HVDC_FAILURE_PEER, "the GPU's process could not start: %s", why.message);
 }
 
+static bool npu_hangs(hvdc_running *r) {
+    return hvdc_fail(r->failure, HVDC_FAILURE_DEVICE, HVDC_NPU_HANGS " in video %u; finished videos are kept",
+                     r->stream->options.npu_silence_timeout_s, (unsigned)hvdc_npu_lane_video(r->lane));
+}
+
+static int milliseconds(double seconds) {
+    return isinf(seconds) ? -1 : seconds <= 0 ? 0 : seconds > 1e6 ? 1000000000 : (int)ceil(seconds * 1e3);
+}
+
 /* Waits for news and takes it. */
 static bool turn(hvdc_running *r, double timeout_s) {
     bool listens = r->gpu && !(r->sharing.partner != NULL && r->ready); /* else the NPU's thread does */
     struct pollfd on[3] = {{.fd = listens ? r->peer.channel.socket : -1, .events = POLLIN},
                            {.fd = hvdc_npu_lane_fd(r->lane), .events = POLLIN},
                            {.fd = r->stop_fd, .events = POLLIN}};
-    double left_s = patience_s(r, timeout_s);
-    int ready = poll(on, 3, isinf(left_s) ? -1 : left_s <= 0 ? 0 : left_s > 1e6 ? 1000000000 : (int)ceil(left_s * 1e3));
+    const double npu_s = r->stream->options.npu_silence_timeout_s;
+    int ready = poll(on, 3, milliseconds(fmin(patience_s(r, timeout_s), hvdc_npu_lane_patience_s(r->lane, npu_s))));
     if (ready < 0 && errno != EINTR)
         return hvdc_fail(r->failure, HVDC_FAILURE_PEER, "waiting for the engines failed: %s", strerror(errno));
     if (ready < 0) return true;
@@ -150,6 +173,7 @@ static bool turn(hvdc_running *r, double timeout_s) {
     if (r->abandoned) return true;
     if (on[1].revents != 0 && !hear_npu(r)) return false;
     if (on[0].revents != 0 && !hear_gpu(r)) return false;
+    if (hvdc_npu_lane_patience_s(r->lane, npu_s) <= 0) return npu_hangs(r);
     return patience_s(r, timeout_s) > 0 || out_of_patience(r, timeout_s);
 }
 
@@ -173,16 +197,19 @@ static bool run(hvdc_running *r) {
 bool hvdc_stream_run(const hvdc_stream *stream, hvdc_stream_report *report, hvdc_failure *failure) {
     hvdc_stream_report empty = {.videos = report->videos};
     hvdc_failure unread;
-    hvdc_running r = {.stream = stream, .report = report, .failure = failure != NULL ? failure : &unread};
+    hvdc_running *r = calloc(1, sizeof *r);
     *report = empty;
-    bool ran = hvdc_running_begin(&r) && run(&r);
-    if (!ran) r.abandoned = true;
-    report->stopped = r.stopping && report->finished + report->skipped < stream->options.videos;
-    if (r.last_result_ns != 0) report->seconds = (double)(r.last_result_ns - r.first_block_ns) * 1e-9;
+    if (r == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for a stream's state");
+    *r = (hvdc_running){.stream = stream, .report = report, .failure = failure != NULL ? failure : &unread};
+    bool ran = hvdc_running_begin(r) && run(r);
+    if (!ran) r->abandoned = true;
+    report->stopped = r->stopping && report->finished + report->skipped < stream->options.videos;
+    if (r->last_result_ns != 0) report->seconds = (double)(r->last_result_ns - r->first_block_ns) * 1e-9;
     if (report->finished > 1)
-        report->period_s = (double)(r.last_result_ns - r.first_result_ns) * 1e-9 / (report->finished - 1);
-    hvdc_failure first = *r.failure;
-    bool ended = hvdc_running_end(&r);
-    if (!ran) *r.failure = first; /* the first failure is the reason of the others */
+        report->period_s = (double)(r->last_result_ns - r->first_result_ns) * 1e-9 / (report->finished - 1);
+    hvdc_failure first = *r->failure;
+    bool ended = hvdc_running_end(r);
+    if (!ran) *r->failure = first;   /* the first failure is the reason of the others */
+    if (!report->npu_hangs) free(r); /* else its thread may still come back to it */
     return ran && ended;
 }

@@ -8,6 +8,9 @@
 #include "sharing.h"
 #include "trace.h"
 
+/* A sentence with the limit in seconds, and a place for what was executed. */
+#define HVDC_NPU_HANGS "a call of the NPU's engine, or of the decoder, has not returned within %.1f s"
+
 enum hvdc_slot_use { HVDC_SLOT_FREE = 0, HVDC_SLOT_ON_GPU, HVDC_SLOT_ON_NPU };
 
 typedef struct hvdc_running {
@@ -42,7 +45,9 @@ bool hvdc_running_end(hvdc_running *r);
 /* Videos into free slots, and work to the engines. */
 bool hvdc_running_fill(hvdc_running *r);
 bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff);
-bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
+/* Its latent, which becomes a result; and its frames. */
+bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job);
+void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
 /* The worker is lost: its videos go on from their last boundaries on the NPU, or the stream fails, as the options say. */
 bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why);
 /* The same, as the NPU's thread has noticed in `job`. */

@@ -66,7 +66,7 @@ static bool check_options(const hvdc_stream *stream, hvdc_failure *failure) {
     if (o->slots > HVDC_SLOTS_MAX)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%" PRIu32 " videos in flight: at most %u are possible", o->slots,
                          HVDC_SLOTS_MAX);
-    if (!(o->start_timeout_s >= 0) || !(o->silence_timeout_s >= 0))
+    if (!(o->start_timeout_s >= 0) || !(o->silence_timeout_s >= 0) || !(o->npu_silence_timeout_s >= 0))
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a timeout is 0 or more seconds");
     if (hvdc_needs_worker(stream) && (o->worker_argv == NULL || o->worker_argv[0] == NULL))
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "mode %s needs a worker process, and there is no program for it",
@@ -114,6 +114,14 @@ static uint32_t default_slots(enum hvdc_mode mode) {
     return 2;
 }
 
+static uint32_t slots_of(enum hvdc_mode mode, uint32_t slots) { return slots != 0 ? slots : default_slots(mode); }
+
+uint64_t hvdc_stream_bytes(const hvdc_trajectory *trajectory, enum hvdc_mode mode, uint32_t slots,
+                           uint64_t exchange_values) {
+    return hvdc_slot_bytes(trajectory) * slots_of(mode, slots) +
+           (exchange_values == 0 ? 0 : hvdc_exchange_bytes(exchange_values));
+}
+
 /* To an engine that needs notice of memory that it will work in. */
 static bool announce(const hvdc_running *r, const hvdc_memory *memory) {
     hvdc_engine *npu = r->stream->npu;
@@ -123,7 +131,7 @@ static bool announce(const hvdc_running *r, const hvdc_memory *memory) {
 static bool make_slots(hvdc_running *r) {
     const hvdc_stream *stream = r->stream;
     uint64_t bytes = hvdc_slot_bytes(&stream->trajectory);
-    uint32_t wanted = stream->options.slots != 0 ? stream->options.slots : default_slots(stream->options.mode);
+    uint32_t wanted = slots_of(stream->options.mode, stream->options.slots);
     r->memory_kind = hvdc_memory_choose(r->failure);
     if (r->memory_kind == NULL ||
         !hvdc_memory_fits("the videos in flight", bytes * wanted, stream->options.memory_limit_bytes, r->failure))
@@ -187,16 +195,30 @@ bool hvdc_running_begin(hvdc_running *r) {
            hvdc_npu_lane_start(stream, r->slots, &r->sharing, &r->lane, r->failure);
 }
 
+static bool stop_lane(hvdc_running *r, hvdc_failure *why) {
+    const double silence_s = r->stream->options.npu_silence_timeout_s;
+    r->report->npu_hangs = !hvdc_npu_lane_stop(r->lane, silence_s);
+    r->lane = NULL;
+    return !r->report->npu_hangs ||
+           hvdc_fail(why, HVDC_FAILURE_DEVICE, HVDC_NPU_HANGS " while the stream was to end", silence_s);
+}
+
+/* All but what the NPU's thread works with, where that does not come back. */
 bool hvdc_running_end(hvdc_running *r) {
     hvdc_failure why;
-    r->report->npu_engine_bytes = r->stream->npu == NULL ? 0 : r->stream->npu->memory_bytes(r->stream->npu);
+    bool stopped = true;
     if (r->sharing.partner != NULL) { /* whose socket the NPU's thread may be waiting at */
         if (r->abandoned) hvdc_gpu_peer_kill(&r->peer);
-        hvdc_npu_lane_stop(r->lane);
-        r->lane = NULL;
+        stopped = stop_lane(r, &why);
     }
-    bool ended = hvdc_gpu_peer_end(&r->peer, !r->abandoned, NULL, 0, &why);
-    hvdc_npu_lane_stop(r->lane);
+    bool ended = hvdc_gpu_peer_end(&r->peer, !r->abandoned, NULL, 0, stopped ? &why : NULL) && stopped;
+    if (stopped) stopped = stop_lane(r, ended ? &why : NULL);
+    ended = ended && stopped;
+    if (!stopped) {
+        (void)hvdc_trace_close(&r->trace, NULL);
+        return hvdc_fail(r->failure, why.kind, "%s", why.message);
+    }
+    r->report->npu_engine_bytes = r->stream->npu == NULL ? 0 : r->stream->npu->memory_bytes(r->stream->npu);
     hvdc_sharing_unbind(&r->sharing);
     if (r->exchange.data != NULL) r->memory_kind->close(&r->exchange);
     for (uint32_t i = 0; i < r->slot_count; i++) {

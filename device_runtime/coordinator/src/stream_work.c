@@ -45,19 +45,28 @@ static void record(hvdc_running *r, const hvdc_video *video) {
     if (r->report->videos != NULL) r->report->videos[video->video] = *video;
 }
 
-enum found { TO_DO, DONE_BEFORE, NOT_OURS };
+enum found { TO_DO, TO_DECODE, DONE_BEFORE, NOT_OURS };
 
-/* Whether the video that was just loaded was finished before. */
+/* What is left to do of the video that was just loaded. TO_DECODE: the slot has its final latent. */
 static enum found finished_before(hvdc_running *r, uint32_t slot) {
-    if (!r->stream->options.resume) return TO_DO;
+    const hvdc_stream *stream = r->stream;
+    const hvdc_stream_io *io = &stream->io;
+    if (!stream->options.resume) return TO_DO;
     hvdc_result_key key = key_of(r, slot);
     hvdc_video *video = &r->videos[slot];
-    switch (hvdc_result_check(r->stream->options.directory, &key, video, r->failure)) {
+    float *latent = hvdc_slot_latent(&r->slots[slot], stream->trajectory.steps);
+    bool decoded = true;
+    switch (hvdc_result_check(stream->options.directory, &key, video, latent, r->failure)) {
         case HVDC_RESULT_ABSENT:
         case HVDC_RESULT_DAMAGED: return TO_DO;
         case HVDC_RESULT_OTHER: return NOT_OURS;
         case HVDC_RESULT_VERIFIED: break;
     }
+    if (io->decode != NULL && io->check_decoded != NULL &&
+        !io->check_decoded(io->context, video->video, latent, &decoded, r->failure))
+        return NOT_OURS;
+    video->kept = !decoded;
+    if (!decoded) return TO_DECODE;
     video->skipped = true;
     video->started_s = 0;
     r->report->skipped++;
@@ -75,6 +84,14 @@ static void to_npu(hvdc_running *r, uint32_t slot, uint32_t from, uint64_t ready
     r->use[slot] = HVDC_SLOT_ON_NPU;
     r->videos[slot].gpu_blocks = job.shared ? hvdc_executions(&r->stream->trajectory) : from;
     hvdc_npu_lane_submit(r->lane, job);
+}
+
+static void to_decoder(hvdc_running *r, uint32_t slot) {
+    r->use[slot] = HVDC_SLOT_ON_NPU;
+    hvdc_npu_lane_submit(r->lane, (hvdc_npu_job){.video = r->videos[slot].video,
+                                                 .slot = slot,
+                                                 .from = hvdc_executions(&r->stream->trajectory),
+                                                 .kept = true});
 }
 
 static bool to_gpu(hvdc_running *r, uint32_t slot) {
@@ -102,6 +119,10 @@ static bool fill_slot(hvdc_running *r, uint32_t slot) {
         if (found == NOT_OURS) return false;
         if (found == DONE_BEFORE) continue;
         if (r->first_block_ns == 0) r->first_block_ns = hvdc_clock_ns();
+        if (found == TO_DECODE) {
+            to_decoder(r, slot);
+            return true;
+        }
         if (engine == HVDC_SLOT_ON_GPU) return to_gpu(r, slot);
         to_npu(r, slot, 0, 0);
         return true;
@@ -156,6 +177,8 @@ bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why) {
     char how[64] = "";
     bool stops = r->stream->options.stop_when_gpu_lost;
     r->gpu = false;
+    /* With the worker's READY may have come that it ends: the NPU's thread, which has no work yet, has not noticed. */
+    if (r->sharing.partner != NULL && !r->sharing.lost) hvdc_sharing_lose(&r->sharing);
     if (!hvdc_gpu_peer_end(&r->peer, false, how, sizeof how, r->failure)) return false;
     (void)snprintf(r->report->note, sizeof r->report->note, "the GPU's process is lost: %.300s (%s); %s", why->message,
                    how, stops ? "the stream stops, as it was asked to" : "the stream goes on with the NPU alone");
@@ -178,7 +201,7 @@ bool hvdc_running_partner_lost(hvdc_running *r, const hvdc_npu_job *job, const h
     return hvdc_running_gpu_lost(r, why);
 }
 
-bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
+bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job) {
     const hvdc_stream *stream = r->stream;
     hvdc_video *video = &r->videos[job->slot];
     hvdc_span_of_time span = {
@@ -190,12 +213,17 @@ bool hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
     }
     span.end_ns = hvdc_clock_ns();
     hvdc_trace_span(&r->trace, &span);
-    video->finished_s = hvdc_running_s(r, span.end_ns);
-    r->last_result_ns = span.end_ns;
-    if (r->first_result_ns == 0) r->first_result_ns = span.end_ns;
+    return true;
+}
+
+void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
+    hvdc_video *video = &r->videos[job->slot];
+    uint64_t now_ns = hvdc_clock_ns();
+    video->finished_s = hvdc_running_s(r, now_ns);
+    r->last_result_ns = now_ns;
+    if (r->first_result_ns == 0) r->first_result_ns = now_ns;
     r->report->finished++;
     record(r, video);
     r->use[job->slot] = HVDC_SLOT_FREE;
-    hvdc_running_tell(r, HVDC_EVENT_FINISHED, video->video, hvdc_executions(&stream->trajectory), video, NULL);
-    return true;
+    hvdc_running_tell(r, HVDC_EVENT_FINISHED, video->video, hvdc_executions(&r->stream->trajectory), video, NULL);
 }

@@ -1,7 +1,12 @@
+#define _GNU_SOURCE
+
 #include "trace.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "hvdc/json.h"
 
@@ -24,9 +29,17 @@ static const char *const ACTIVITIES[] = {
 bool hvdc_trace_open(hvdc_trace *trace, const char *path, uint64_t origin_ns, hvdc_failure *failure) {
     *trace = (hvdc_trace){.path = path, .origin_ns = origin_ns};
     if (path == NULL) return true;
-    trace->file = fopen(path, "we");
-    if (trace->file == NULL)
-        return hvdc_fail(failure, HVDC_FAILURE_FILE, "the trace %s cannot be written: %s", path, strerror(errno));
+    /* Who reads a pipe could hold the stream up, already by not opening it. */
+    struct stat status;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666);
+    const bool is_pipe = fd >= 0 && fstat(fd, &status) == 0 && (S_ISFIFO(status.st_mode) || S_ISSOCK(status.st_mode));
+    trace->file = fd < 0 || is_pipe ? NULL : fdopen(fd, "w");
+    if (trace->file == NULL) {
+        const int error = errno;
+        if (fd >= 0) (void)close(fd);
+        return hvdc_fail(failure, HVDC_FAILURE_FILE, "the trace %s cannot be written: %s", path,
+                         is_pipe ? "it is a pipe, and a trace is a file" : strerror(error));
+    }
     (void)fputs("[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"hvdc stream\"}}",
                 trace->file);
     for (size_t lane = 1; lane < COUNT(LANES); lane++) {

@@ -31,6 +31,7 @@ static bool faults(const check_engine *e, uint32_t position, hvdc_failure *failu
     const check_spec *s = e->spec;
     if (!e->is_gpu) {
         if (is_at(&s->abort_at, e->video, position)) (void)raise(SIGKILL);
+        while (is_at(&s->npu_hang_at, e->video, position)) (void)pause();
         return !is_at(&s->npu_fail_at, e->video, position) ||
                hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the NPU refuses block %u", (unsigned)position);
     }
@@ -43,7 +44,8 @@ static bool faults(const check_engine *e, uint32_t position, hvdc_failure *failu
 }
 
 static float product(float value, uint32_t step, uint32_t block, bool is_gpu, size_t i) {
-    return modulo((uint64_t)value + 101u * step + 13u * block + (is_gpu ? 5u : 9u) + 3u * i);
+    return modulo((uint64_t)value + (uint64_t)101u * step + (uint64_t)13u * block + (is_gpu ? 5u : 9u) +
+                  (uint64_t)3u * i);
 }
 
 /* In place; the first columns by the partner, if there is one. */
@@ -76,7 +78,7 @@ bool check_multiply(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exc
     if ((uint64_t)t->tokens * t->width > exchange->values)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the exchange is too small");
     for (size_t i = 0; i < (size_t)slice->rows * t->width; i++)
-        if (i % t->width < slice->tiles * HVDC_SLICE_COLUMNS)
+        if (i % t->width < (size_t)slice->tiles * HVDC_SLICE_COLUMNS)
             exchange->output[i] = product((float)exchange->input[i], slice->step, slice->block, true, i);
     check_sleep_us(e->spec->gpu_block_us);
     return true;
@@ -157,8 +159,8 @@ static bool project_text(void *context, uint32_t expert, const float *embeds, fl
     e->video = (uint32_t)embeds[0];
     for (uint32_t i = 0; i < t->text_tokens; i++)
         for (uint32_t c = 0; c < t->width; c++)
-            text[(size_t)i * t->width + c] =
-                modulo((uint64_t)embeds[(size_t)i * t->text_width + c % t->text_width] * 5u + 11u * expert + c);
+            text[(size_t)i * t->width + c] = modulo(
+                (uint64_t)embeds[(size_t)i * t->text_width + c % t->text_width] * 5u + (uint64_t)11u * expert + c);
     check_sleep_us(e->spec->host_us);
     return true;
 }

@@ -88,8 +88,9 @@ int check_proxy(const char *text, char *const *argv) {
     hvdc_child child;
     hvdc_failure failure;
     unsigned from_owner = 0, from_worker = 0;
-    if (sscanf(text, "%15[a-z]:%15[a-z]:%u", f.how, f.from, &f.number) != 3 ||
-        !hvdc_child_start(argv, HVDC_WORKER_FD, &child, &failure))
+    /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): nine digits fit */
+    if (sscanf(text, "%15[a-z]:%15[a-z]:%9u", f.how, f.from, &f.number) != 3 ||
+        !hvdc_child_start(argv, HVDC_WORKER_FD, 20.0, &child, &failure))
         return 1;
     bool both = true;
     while (both) {

@@ -63,6 +63,7 @@ static bool read_word(const char *text, check_spec *s) {
         {"resume", YES_NO, &o->resume},
         {"start_s", SECONDS, &o->start_timeout_s},
         {"silence_s", SECONDS, &o->silence_timeout_s},
+        {"npu_silence_s", SECONDS, &o->npu_silence_timeout_s},
         {"on_stop", STOP, &o->on_stop},
         {"dir", TEXT, &o->directory},
         {"trace", TEXT, &o->trace},
@@ -85,9 +86,11 @@ static bool read_word(const char *text, check_spec *s) {
         {"refuses", NUMBER, &s->refuses},
         {"open_hangs", NUMBER, &s->open_hangs},
         {"npu_fails", PLACE, &s->npu_fail_at},
+        {"npu_hangs", PLACE, &s->npu_hang_at},
         {"abort", PLACE, &s->abort_at},
         {"load_fails", NUMBER, &s->load_fails_at},
         {"decode_fails", NUMBER, &s->decode_fails_at},
+        {"decode_hangs", NUMBER, &s->decode_hangs_at},
         {"proxy", TEXT, &s->proxy},
     };
     const char *equals = strchr(text, '=');
@@ -113,9 +116,11 @@ const char *check_spec_read(char *const *words, int count, check_spec *spec) {
         .hang_at = nowhere,
         .gpu_fail_at = nowhere,
         .npu_fail_at = nowhere,
+        .npu_hang_at = nowhere,
         .abort_at = nowhere,
         .load_fails_at = CHECK_NOWHERE,
         .decode_fails_at = CHECK_NOWHERE,
+        .decode_hangs_at = CHECK_NOWHERE,
     };
     for (int i = 0; i < count; i++)
         if (!read_word(words[i], spec)) return words[i];

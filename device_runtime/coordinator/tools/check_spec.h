@@ -25,9 +25,9 @@ typedef struct check_spec {
     check_place die_at, die_in_advance, scribble_at, exit_at, hang_at, gpu_fail_at;
     uint32_t open_fails, open_hangs;
     uint32_t refuses; /* 1: the worker ends before it serves; 2: the same, when its owner has spoken unheard */
-    /* Faults of the owner. */
-    check_place npu_fail_at, abort_at;
-    uint32_t load_fails_at, decode_fails_at; /* videos */
+    /* Faults of the owner. One that hangs is in a call of its engine, or of its decoder, for ever. */
+    check_place npu_fail_at, npu_hang_at, abort_at;
+    uint32_t load_fails_at, decode_fails_at, decode_hangs_at; /* videos */
     /* What stands between the two: "flip:worker:12" damages the 12th message that the worker sends. */
     const char *proxy;
 } check_spec;

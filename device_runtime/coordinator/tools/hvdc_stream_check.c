@@ -20,8 +20,10 @@
 #include "check_engine.h"
 #include "check_proxy.h"
 #include "hvdc/channel.h"
+#include "hvdc/json.h"
 
 #define SELF "/proc/self/exe"
+#define HANGS 6 /* exit status */
 
 typedef struct check {
     const check_spec *spec;
@@ -38,17 +40,21 @@ static bool load(void *context, uint32_t video, float *latent, float *embeds, hv
     return true;
 }
 
-static bool decode(void *context, uint32_t video, const float *latent, hvdc_failure *failure) {
+static bool decode(void *context, uint32_t video, const float *latent, const hvdc_decoding *decoding,
+                   hvdc_failure *failure) {
     const check *c = context;
     (void)latent;
     if (video == c->spec->decode_fails_at)
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the decoder refuses video %u", (unsigned)video);
+    while (video == c->spec->decode_hangs_at) (void)pause();
     check_sleep_us(c->spec->decode_us);
-    return true;
+    return decoding->progress(decoding->context, 1, 1) ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE, "decoding was stopped");
 }
 
 static void progress(void *context, const hvdc_progress *p) {
-    static const char *const names[] = {"started", "blocks", "handoff", "finished", "skipped", "gpu lost", "stopping"};
+    static const char *const names[] = {"started",  "blocks",  "handoff",  "decoding",
+                                        "finished", "skipped", "gpu lost", "stopping"};
     check *c = context;
     if (p->event == HVDC_EVENT_FINISHED && c->finished_count < 4096) c->finished[c->finished_count++] = p->video;
     if (!c->tells) return;
@@ -75,9 +81,8 @@ static unsigned count_shared_mappings(void) {
 }
 
 static void print_text(const char *name, const char *text) {
-    (void)printf("\"%s\": \"", name);
-    for (; *text != 0; text++) (void)printf(*text == '"' || *text == '\\' ? "\\%c" : "%c", *text);
-    (void)printf("\"");
+    (void)printf("\"%s\": ", name);
+    hvdc_json_text(stdout, text);
 }
 
 static void print_report(const check *c, bool ran, const hvdc_stream_report *r, const hvdc_failure *failure,
@@ -87,11 +92,11 @@ static void print_report(const check *c, bool ran, const hvdc_stream_report *r, 
     (void)printf(", ");
     print_text("note", r->note);
     (void)printf(
-        ", \"finished\": %u, \"skipped\": %u, \"gpu_lost\": %s, \"stopped\": %s, \"seconds\": %.6f, "
+        ", \"finished\": %u, \"skipped\": %u, \"gpu_lost\": %s, \"npu_hangs\": %s, \"stopped\": %s, \"seconds\": %.6f, "
         "\"period_s\": %.6f, \"slot_bytes\": %llu, \"gpu_engine_bytes\": %llu, \"npu_engine_bytes\": %llu, ",
-        (unsigned)r->finished, (unsigned)r->skipped, r->gpu_lost ? "true" : "false", r->stopped ? "true" : "false",
-        r->seconds, r->period_s, (unsigned long long)r->slot_bytes, (unsigned long long)r->gpu_engine_bytes,
-        (unsigned long long)r->npu_engine_bytes);
+        (unsigned)r->finished, (unsigned)r->skipped, r->gpu_lost ? "true" : "false", r->npu_hangs ? "true" : "false",
+        r->stopped ? "true" : "false", r->seconds, r->period_s, (unsigned long long)r->slot_bytes,
+        (unsigned long long)r->gpu_engine_bytes, (unsigned long long)r->npu_engine_bytes);
     (void)printf("\"order\": [");
     for (uint32_t i = 0; i < c->finished_count; i++) (void)printf("%s%u", i > 0 ? ", " : "", (unsigned)c->finished[i]);
     (void)printf("], \"videos\": [");
@@ -163,6 +168,10 @@ static bool run_stream(check_spec *spec, char *const *words, int count, bool tel
                               .io = {.context = &c, .load = load, .decode = decode, .progress = progress},
                               .options = spec->options};
         ran = hvdc_stream_run(&stream, &report, &failure);
+    }
+    if (report.npu_hangs) { /* nothing may be closed */
+        print_report(&c, ran, &report, &failure, descriptors, mappings);
+        _exit(HANGS);
     }
     hvdc_engine_close(npu);
     hvdc_shared_weights_close(weights);

@@ -34,9 +34,10 @@ static enum hvdc_code open_file(int directory, const char *path, int *fd, uint64
         if (parent < 0) return refuse_errno(error, path);
     }
     *fd = openat(parent, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not block */
-    enum hvdc_code code = *fd < 0 ? refuse_errno(error, path) : HVDC_E_OK;
+    enum hvdc_code code = HVDC_E_OK;
+    if (*fd < 0) code = refuse_errno(error, path);
     if (slash != NULL) (void)close(parent);
-    if (code != HVDC_E_OK) return code;
+    if (*fd < 0) return code;
     struct stat status;
     if (fstat(*fd, &status) != 0)
         code = refuse_errno(error, path);
@@ -79,7 +80,7 @@ static enum hvdc_code open_index(hvdc_artifact *artifact, int directory, hvdc_er
 
 /* Read and not mapped: the manifest is for people and tools, the runtime needs its hash only. */
 static enum hvdc_code check_manifest(const hvdc_artifact *artifact, int directory, hvdc_error *error) {
-    int fd;
+    int fd = -1;
     uint64_t bytes;
     uint8_t buffer[16384], digest[HVDC_SHA256_BYTES];
     hvdc_sha256 sha;
@@ -133,8 +134,12 @@ static enum hvdc_code check_extra(const hvdc_index *index, int parent, const cha
     int fd = openat(parent, where, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0) return refuse_errno(error, where);
     DIR *stream = fdopendir(fd);
-    enum hvdc_code code = stream == NULL ? refuse_errno(error, where) : HVDC_E_OK;
-    if (stream == NULL) (void)close(fd);
+    enum hvdc_code code = HVDC_E_OK;
+    if (stream == NULL) {
+        code = refuse_errno(error, where);
+        (void)close(fd);
+        return code;
+    }
     while (code == HVDC_E_OK) {
         char path[2 * HVDC_ERROR_FILE_BYTES]; /* cut off, it is longer than any path in the index */
         errno = 0;
@@ -155,7 +160,7 @@ static enum hvdc_code check_extra(const hvdc_index *index, int parent, const cha
         else if (folder == NULL && strcmp(name, HVDC_INDEX_NAME) != 0 && strcmp(name, HVDC_MANIFEST_NAME) != 0)
             code = check_extra(index, fd, name, error);
     }
-    if (stream != NULL) (void)closedir(stream);
+    (void)closedir(stream);
     return code;
 }
 

@@ -163,8 +163,8 @@ enum hvdc_code hvdc_index_parse(const uint8_t *data, uint64_t bytes, hvdc_index 
         code = hvdc_refuse(error, HVDC_E_INDEX_GEOMETRY, HVDC_INDEX_NAME, "expected 1 geometry, found %" PRIu32,
                            geometry.count);
     if (code == HVDC_E_OK && is_calibrated(index->header) && calibration.count != 1)
-        code = hvdc_refuse(error, HVDC_E_INDEX_CALIBRATION, HVDC_INDEX_NAME,
-                           "expected 1 calibration, found %" PRIu32, calibration.count);
+        code = hvdc_refuse(error, HVDC_E_INDEX_CALIBRATION, HVDC_INDEX_NAME, "expected 1 calibration, found %" PRIu32,
+                           calibration.count);
     if (code == HVDC_E_OK && has_decoder(index->header) && decoder.count != 1)
         code = hvdc_refuse(error, HVDC_E_INDEX_DECODER, HVDC_INDEX_NAME, "expected 1 decoder, found %" PRIu32,
                            decoder.count);

@@ -13,8 +13,8 @@ static enum hvdc_code check_record(const hvdc_index *index, hvdc_error *error) {
     const hvdc_geometry *g = index->geometry;
     bool at_own = c->frames == g->frames && c->height == g->height && c->video_width == g->video_width;
     bool is_other = (c->flags & HVDC_CALIBRATION_OTHER_GEOMETRY) != 0;
-    bool has_percentile = c->mode == HVDC_CALIBRATION_MODE_PERCENTILE ? c->percentile > 0 && c->percentile <= 100
-                                                                      : c->percentile == 0;
+    bool has_percentile =
+        c->mode == HVDC_CALIBRATION_MODE_PERCENTILE ? c->percentile > 0 && c->percentile <= 100 : c->percentile == 0;
     if (c->inputs < 1u || c->inputs > HVDC_MAX_GEMM_INPUTS || c->inputs != index->inputs.count ||
         !HVDC_CALIBRATION_MODE_KNOWN(c->mode) || !has_percentile || c->frames == 0 || c->height == 0 ||
         c->video_width == 0 || is_other == at_own)

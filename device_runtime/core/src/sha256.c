@@ -22,7 +22,7 @@ static uint32_t load_be32(const uint8_t *p) {
 
 static void compress(uint32_t state[8], const uint8_t *block) {
     uint32_t w[64];
-    for (unsigned t = 0; t < 16; t++) w[t] = load_be32(block + 4 * t);
+    for (unsigned t = 0; t < 16; t++) w[t] = load_be32(block + (size_t)4 * t);
     for (unsigned t = 16; t < 64; t++) {
         uint32_t s0 = rotr(w[t - 15], 7) ^ rotr(w[t - 15], 18) ^ (w[t - 15] >> 3);
         uint32_t s1 = rotr(w[t - 2], 17) ^ rotr(w[t - 2], 19) ^ (w[t - 2] >> 10);

@@ -38,10 +38,16 @@ static enum hvdc_code check_gap(const hvdc_span *file, uint64_t start, uint64_t 
     return HVDC_E_OK;
 }
 
+/* Of an element; at least 1, since an index with another dtype was refused. */
+static uint64_t element_bytes(const stored *s) {
+    uint64_t bytes = HVDC_DTYPE_BYTES(s->tensor->dtype);
+    return bytes == 0 ? 1 : bytes;
+}
+
 /* Whether the stored elements [first, last) hold what padding holds: 1.0 in scales, else zeros; as bits. */
 static bool is_filler(const stored *s, uint64_t first, uint64_t last) {
     static const uint8_t one[4] = {0x00, 0x00, 0x80, 0x3f}, zero[8];
-    uint64_t size = HVDC_DTYPE_BYTES(s->tensor->dtype);
+    uint64_t size = element_bytes(s);
     for (uint64_t i = first; i < last; i++)
         if (memcmp(s->data + i * size, s->is_scale ? one : zero, (size_t)size) != 0) return false;
     return true;
@@ -56,7 +62,7 @@ static enum hvdc_code refuse_padding(const stored *s, hvdc_error *error) {
 static enum hvdc_code check_row_major_padding(const stored *s, hvdc_error *error) {
     const hvdc_tensor *t = s->tensor;
     uint32_t last = t->dims - 1u, at[HVDC_MAX_DIMS] = {0};
-    uint64_t elements = t->bytes / HVDC_DTYPE_BYTES(t->dtype);
+    uint64_t elements = t->bytes / element_bytes(s);
     for (uint64_t row = 0; row < elements; row += t->padded[last]) {
         bool inside = true;
         for (uint32_t d = 0; d < last; d++) inside = inside && at[d] < t->shape[d];
@@ -93,7 +99,7 @@ static enum hvdc_code check_padding(const stored *s, hvdc_error *error) {
 }
 
 static enum hvdc_code check_floats(const stored *s, hvdc_error *error) {
-    uint64_t size = HVDC_DTYPE_BYTES(s->tensor->dtype);
+    uint64_t size = element_bytes(s);
     for (uint64_t at = 0; at < s->tensor->bytes; at += size) {
         double value;
         if (size == 4u) {
@@ -123,11 +129,16 @@ static enum hvdc_code check_values(const stored *s, hvdc_error *error) {
 /* Whether an engine may divide by it: FLT_MIN, 2^-126, is the smallest normal number. */
 static bool is_divisor(float value) { return isfinite(value) && value >= FLT_MIN; }
 
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /* One scale of the table: 0 where its input does not exist; `first` is that of the first step of the same expert. */
 static bool is_activation_scale(float value, float first, bool exists, bool per_expert) {
-    static const float zero = 0.0f;
-    if (!exists) return memcmp(&value, &zero, sizeof zero) == 0; /* -0.0 is not it */
-    return is_divisor(value) && (!per_expert || memcmp(&value, &first, sizeof first) == 0);
+    if (!exists) return bits_of(value) == 0; /* -0.0 is not it */
+    return is_divisor(value) && (!per_expert || bits_of(value) == bits_of(first));
 }
 
 static uint32_t first_step_of(const hvdc_index *index, uint32_t expert) {

@@ -13,6 +13,7 @@ namespace {
 struct Build {
     unsigned major = 0, minor = 0, patch = 0;
 
+    // NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): six digits fit
     bool parse(const std::string &text) { return sscanf(text.c_str(), "v%6u.%6u.%6u", &major, &minor, &patch) == 3; }
     bool operator<(const Build &other) const {
         return std::tie(major, minor, patch) < std::tie(other.major, other.minor, other.patch);

@@ -140,7 +140,7 @@ struct Clip {
 
 bool decode(hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, hvdc_decoder_sink sink, void *sink_user,
             hvdc_failure *failure) {
-    uint32_t size[3];
+    uint32_t size[3] = {0, 0, 0};
     if (!hvdc_frame_decoder_size(decoder, latent, size, failure) || !check_finite(*latent, failure)) return false;
     const hvdc_decoder &record = decoder->record;
     Clip clip{*decoder, *latent, sink, sink_user, {}, {}, {}, {}};

@@ -53,7 +53,8 @@ bool Mosaic::open(std::vector<Span> rows, std::vector<Span> columns, uint32_t fr
     row_shares_ = shares_of(row_fade);
     column_shares_ = shares_of(column_fade);
     frames_.assign(frames * frame_bytes_, 0);
-    if (columns_.size() > 1) right_.assign(frames * rows_.front().size * scale_ * column_fade * channels_, 0.0f);
+    if (columns_.size() > 1)
+        right_.assign(frames * size_t{rows_.front().size} * scale_ * column_fade * channels_, 0.0f);
     below_.assign(rows_.size() > 1 ? columns_.size() : 0, {});
     for (std::vector<float> &strip : below_)
         strip.assign(frames * row_fade * columns_.front().size * scale_ * channels_, 0.0f);

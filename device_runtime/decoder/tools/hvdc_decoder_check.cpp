@@ -11,6 +11,7 @@
  *
  * QNN's library prints to standard output when it is loaded, so that is sent to standard error while it works. Exit
  * status: 0; 1 with one sentence on standard error; 2 for other arguments. */
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -66,6 +67,7 @@ bool parse_option(const std::string &name, const char *value, Arguments *argumen
         options.emulator = strcmp(value, "yes") == 0;
         return options.emulator || strcmp(value, "no") == 0;
     } else if (name == "--size")
+        // NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): nine digits fit
         return sscanf(value, "%9ux%9ux%9u", &arguments->frames, &arguments->rows, &arguments->columns) == 3;
     else
         return false;
@@ -104,8 +106,9 @@ bool read_latent(const Arguments &arguments, uint32_t channels, std::vector<floa
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s has %ld bytes: expected %llu float32 by --size",
                          arguments.latent, bytes, static_cast<unsigned long long>(due));
     values->resize(due);
-    rewind(file.get());
-    if (fread(values->data(), sizeof(float), values->size(), file.get()) == values->size()) return true;
+    if (fseek(file.get(), 0, SEEK_SET) == 0 &&
+        fread(values->data(), sizeof(float), values->size(), file.get()) == values->size())
+        return true;
     return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be read to its end", arguments.latent);
 }
 
@@ -176,15 +179,19 @@ int main(int argc, char **argv) {
         (void)fprintf(stderr, "%s: %s (%s)\n", error.file, error.message, hvdc_code_meaning(error.code));
         return 1;
     }
-    const int kept = dup(STDOUT_FILENO);
-    (void)dup2(STDERR_FILENO, STDOUT_FILENO);
+    const int kept = dup(STDOUT_FILENO);  // a library prints there
+    if (kept < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+        (void)fprintf(stderr, "standard output cannot be kept apart: %s\n", strerror(errno));
+        hvdc_artifact_close(artifact);
+        return 1;
+    }
     hvdc_decoder_facts facts{};
     hvdc_failure failure{};
     double seconds[2] = {0, 0};
     const bool good = check(artifact, arguments, &facts, seconds, &failure);
     hvdc_artifact_close(artifact);
     (void)fflush(stdout);
-    (void)dup2(kept, STDOUT_FILENO);
+    if (dup2(kept, STDOUT_FILENO) < 0) return 1;
     (void)close(kept);
     if (!good) {
         (void)fprintf(stderr, "%s\n", failure.message);

@@ -116,7 +116,7 @@ static void multiply(ints sums[ROWS][PARTS], global const uint *restrict a, uint
     _Pragma("unroll") for (uint r = 0; r < ROWS; ++r) if (ROW(r) < rows) \
         _Pragma("unroll") for (uint p = 0; p < PARTS; ++p)
 #define ROW(r) (first_row + (r))
-#define COLUMN(p) (first_column + (p)*VECTOR)
+#define COLUMN(p) (first_column + (p) * VECTOR)
 #if DOT_FORM == DOT_QCOM
 #define SUM(r, p) \
     (sums[r][p] + ZERO_POINT(LOAD_SUMS(column_sums + batch * WHOLE_TILES(columns) + COLUMN(p)), \

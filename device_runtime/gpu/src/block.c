@@ -11,11 +11,12 @@ static const hvdc_place NONE = {NULL, 0};
 bool hvdc_gpu_scale(const hvdc_gpu *gpu, uint32_t step, uint32_t block, uint32_t input, float *scale,
                     hvdc_failure *failure) {
     const hvdc_artifact *artifact = gpu->model.weights->artifact;
-    *scale = hvdc_artifact_activation_scale(artifact, step, block, gpu->inputs[input]);
+    const uint32_t id = input < HVDC_INPUTS ? gpu->inputs[input] : HVDC_NONE;
+    *scale = hvdc_artifact_activation_scale(artifact, step, block, id);
     if (*scale > 0) {
         return true;
     }
-    const hvdc_gemm_input *record = hvdc_artifact_gemm_input(artifact, gpu->inputs[input]);
+    const hvdc_gemm_input *record = hvdc_artifact_gemm_input(artifact, id);
     return hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "the artifact has no scale for %s of block %u at step %u",
                      record == NULL ? "a GEMM input" : hvdc_artifact_text(artifact, record->name), (unsigned)block,
                      (unsigned)step);

@@ -21,7 +21,7 @@ void hvdc_cache_key(const char *const *texts, uint32_t count, char key[HVDC_CACH
     }
     hvdc_sha256_final(&sha, digest);
     for (size_t i = 0; i < sizeof digest; ++i) {
-        snprintf(key + 2 * i, 3, "%02x", (unsigned)digest[i]);
+        (void)snprintf(key + 2 * i, 3, "%02x", (unsigned)digest[i]);
     }
 }
 
@@ -56,7 +56,7 @@ uint8_t *hvdc_cache_read(const char *directory, const char *prefix, const char *
         digest_of(data, *bytes, found);
         good = memcmp(expected, found, sizeof found) == 0;
     }
-    fclose(file);
+    (void)fclose(file);
     if (!good) {
         free(data);
         return NULL;
@@ -93,7 +93,8 @@ bool hvdc_cache_write(const char *directory, const char *prefix, const char *key
         return false;
     }
     make_directory(directory);
-    snprintf(end, sizeof end, ".%ld.partial", (long)getpid()); /* two processes write the same: the later move wins */
+    (void)snprintf(end, sizeof end, ".%ld.partial",
+                   (long)getpid()); /* two processes write the same: the later move wins */
     if (!path_of(directory, prefix, key, "", path) || !path_of(directory, prefix, key, end, partial)) {
         return false;
     }
@@ -107,7 +108,7 @@ bool hvdc_cache_write(const char *directory, const char *prefix, const char *key
     good = fclose(file) == 0 && good;
     good = good && rename(partial, path) == 0;
     if (!good) {
-        remove(partial);
+        (void)remove(partial);
     }
     return good;
 }

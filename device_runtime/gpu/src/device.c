@@ -13,14 +13,14 @@ static const uint64_t BELOW_1_GIB = (1ull << 30) - HVDC_GPU_PAGE_BYTES;
 
 static void device_text(const hvdc_opencl *cl, cl_device_id device, cl_device_info what, char *text, size_t bytes) {
     if (cl->clGetDeviceInfo(device, what, bytes - 1, text, NULL) != CL_SUCCESS) {
-        snprintf(text, bytes, "?");
+        (void)snprintf(text, bytes, "?");
     }
     text[bytes - 1] = 0;
 }
 
 static void platform_text(const hvdc_opencl *cl, cl_platform_id platform, char *text, size_t bytes) {
     if (cl->clGetPlatformInfo(platform, CL_PLATFORM_NAME, bytes - 1, text, NULL) != CL_SUCCESS) {
-        snprintf(text, bytes, "?");
+        (void)snprintf(text, bytes, "?");
     }
     text[bytes - 1] = 0;
 }
@@ -118,6 +118,11 @@ bool hvdc_device_open(const hvdc_gpu_options *options, hvdc_device *d, hvdc_fail
     return true;
 }
 
+void hvdc_device_count(const hvdc_gpu_options *options, hvdc_device *d) {
+    const uint64_t given = options->max_buffer_bytes;
+    *d = (hvdc_device){.counts = true, .max_buffer_bytes = given != 0 && given < BELOW_1_GIB ? given : BELOW_1_GIB};
+}
+
 void hvdc_device_close(hvdc_device *d) {
     if (d->queue != NULL) {
         d->cl.clFinish(d->queue);
@@ -155,6 +160,10 @@ bool hvdc_device_allocate(hvdc_device *d, const char *what, uint64_t bytes, bool
             "%s needs a buffer of %llu bytes, and the limit is %llu; a smaller video or fewer rows at once "
             "need less",
             what, (unsigned long long)bytes, (unsigned long long)d->max_buffer_bytes);
+    }
+    if (d->counts) {
+        d->allocated_bytes += bytes;
+        return true;
     }
     cl_int code = CL_SUCCESS;
     cl_mem memory = d->cl.clCreateBuffer(d->context, CL_MEM_READ_WRITE, (size_t)bytes, NULL, &code);

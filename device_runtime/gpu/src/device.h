@@ -16,6 +16,7 @@ typedef struct hvdc_device {
     cl_context context;
     cl_command_queue queue;
     bool is_cpu;
+    bool counts; /* there is no device: buffers are counted, and none is made */
     uint64_t max_buffer_bytes;
     uint64_t max_work_group;
     uint64_t allocated_bytes; /* of all buffers that hvdc_device_allocate made and that still exist */
@@ -28,6 +29,9 @@ typedef struct hvdc_device {
     cl_kernel profiled_kernels[HVDC_DEVICE_MAX_PROFILED];
     char platform_name[64], name[128], driver[64];
 } hvdc_device;
+
+/* No device, but the limit of a buffer that one without a smaller one would have. */
+void hvdc_device_count(const hvdc_gpu_options *options, hvdc_device *device);
 
 bool hvdc_device_open(const hvdc_gpu_options *options, hvdc_device *device, hvdc_failure *failure);
 void hvdc_device_close(hvdc_device *device);
@@ -61,8 +65,7 @@ typedef struct hvdc_argument {
     size_t bytes;
     const void *value;
 } hvdc_argument;
-#define HVDC_ARGUMENT(variable) \
-    { sizeof(variable), &(variable) }
+#define HVDC_ARGUMENT(variable) {sizeof(variable), &(variable)}
 bool hvdc_device_launch(hvdc_device *device, cl_kernel kernel, const hvdc_argument *arguments, uint32_t count,
                         const uint64_t global[3], const uint64_t local[3], hvdc_failure *failure);
 

@@ -31,9 +31,9 @@ bool hvdc_gemm_build(hvdc_device *d, enum hvdc_gpu_dot dot, bool emulate, const 
     memset(g, 0, sizeof *g);
     g->dot = dot;
     g->shape = *shape;
-    snprintf(g->options, sizeof g->options, "%s%s-DDOT_FORM=%d -DVECTOR=%u -DPARTS=%u -DROWS=%u%s%s", standard,
-             standard[0] == 0 ? "" : " ", (int)dot, (unsigned)shape->vector, (unsigned)shape->parts,
-             (unsigned)shape->rows, shape->pairs ? " -DPAIRS" : "", emulate ? " -DEMULATE_DOT" : "");
+    (void)snprintf(g->options, sizeof g->options, "%s%s-DDOT_FORM=%d -DVECTOR=%u -DPARTS=%u -DROWS=%u%s%s", standard,
+                   standard[0] == 0 ? "" : " ", (int)dot, (unsigned)shape->vector, (unsigned)shape->parts,
+                   (unsigned)shape->rows, shape->pairs ? " -DPAIRS" : "", emulate ? " -DEMULATE_DOT" : "");
     const hvdc_sources sources = sources_of(g);
     if (!hvdc_program_build(d, &sources, &g->program, failure)) {
         return false;

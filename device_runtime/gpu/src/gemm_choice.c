@@ -260,8 +260,8 @@ static bool remembered(hvdc_device *d, const char *key, const hvdc_gpu_options *
 
 bool hvdc_gemm_open(hvdc_device *d, const hvdc_gpu_options *options, hvdc_gemm *g, hvdc_failure *failure) {
     char key[HVDC_CACHE_KEY_BYTES], wanted[32];
-    snprintf(wanted, sizeof wanted, "%d %d %d %u", (int)options->dot, (int)options->emulate_dot, (int)d->is_cpu,
-             (unsigned)options->gemm_shape);
+    (void)snprintf(wanted, sizeof wanted, "%d %d %d %u", (int)options->dot, (int)options->emulate_dot, (int)d->is_cpu,
+                   (unsigned)options->gemm_shape);
     const char *texts[] = {
         hvdc_source_common_cl, hvdc_source_dot_cl, hvdc_source_gemm_cl, d->platform_name, d->name, d->driver, wanted};
     hvdc_cache_key(texts, sizeof texts / sizeof texts[0], key);

@@ -61,8 +61,8 @@ bool hvdc_import_make(hvdc_device *d, const hvdc_import *import, const hvdc_page
     }
     if (!good) {
         char what[96];
-        snprintf(what, sizeof what, "to import %llu bytes as %s", (unsigned long long)pages->bytes,
-                 hvdc_gpu_import_name(import->way));
+        (void)snprintf(what, sizeof what, "to import %llu bytes as %s", (unsigned long long)pages->bytes,
+                       hvdc_gpu_import_name(import->way));
         if (*memory != NULL) {
             d->cl.clReleaseMemObject(*memory);
             *memory = NULL;

@@ -122,6 +122,28 @@ bool hvdc_model_open(hvdc_device *d, const hvdc_weights *weights, const hvdc_gpu
     return false;
 }
 
+bool hvdc_model_count(hvdc_device *d, const hvdc_weights *weights, const hvdc_gpu_options *options, hvdc_model *m,
+                      hvdc_failure *failure) {
+    memset(m, 0, sizeof *m);
+    m->weights = weights;
+    m->layers = hvdc_artifact_geometry(weights->artifact)->layers;
+    m->import.way = options->import == HVDC_GPU_IMPORT_COPY ? HVDC_GPU_IMPORT_COPY : HVDC_GPU_IMPORT_HOST_POINTER;
+    m->blocks = calloc(m->layers, sizeof *m->blocks);
+    bool good = m->blocks != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY,
+                                               "out of memory for the tables of %u blocks", (unsigned)m->layers);
+    for (uint32_t which = 0; good && which < 2; ++which) {
+        hvdc_values values;
+        good = hvdc_weights_in_block(weights, 0, HVDC_LINEAR_NAMES[which == 0 ? HVDC_FFN_UP : HVDC_FFN_DOWN], "weight",
+                                     &values, failure);
+        m->pair_bytes[which] = good ? values.bytes : 0;
+    }
+    good = good && hvdc_windows_plan(d, m, failure) && reserve_stage(d, m, failure);
+    for (uint32_t i = 0; good && m->import.way == HVDC_GPU_IMPORT_COPY && i < m->window_count; ++i) {
+        good = hvdc_device_allocate(d, "a copy of weights", m->windows[i].bytes, false, &m->windows[i].copy, failure);
+    }
+    return good;
+}
+
 void hvdc_model_close(hvdc_device *d, hvdc_model *m) {
     hvdc_device_free(d, &m->staged);
     hvdc_windows_close(d, m);

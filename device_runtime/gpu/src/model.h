@@ -54,6 +54,9 @@ typedef struct hvdc_model {
 
 bool hvdc_model_open(hvdc_device *device, const hvdc_weights *weights, const hvdc_gpu_options *options,
                      hvdc_model *model, hvdc_failure *failure);
+/* The buffers of a model on a device that counts: copies of weights only where options->import says so. Closed alike. */
+bool hvdc_model_count(hvdc_device *device, const hvdc_weights *weights, const hvdc_gpu_options *options,
+                      hvdc_model *model, hvdc_failure *failure);
 void hvdc_model_close(hvdc_device *device, hvdc_model *model);
 
 /* Puts a block's feed-forward pair where the linears HVDC_FFN_UP and HVDC_FFN_DOWN of all blocks say. */

@@ -9,6 +9,7 @@
 
 typedef struct hvdc_opencl {
     void *library;
+/* NOLINTNEXTLINE(bugprone-macro-parentheses): a type and a list of parameters */
 #define HVDC_OPENCL_MEMBER(result, name, arguments) result(*name) arguments;
     HVDC_OPENCL_FUNCTIONS(HVDC_OPENCL_MEMBER)
     HVDC_OPENCL_OPTIONAL_FUNCTIONS(HVDC_OPENCL_MEMBER)

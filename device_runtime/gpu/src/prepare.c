@@ -34,9 +34,9 @@ static bool find_inputs(hvdc_gpu *g, const hvdc_artifact *artifact, hvdc_failure
     for (uint32_t i = 0; i < count; ++i) {
         char name[64];
         if (i < HVDC_IN_LORA) {
-            snprintf(name, sizeof name, "%s", INPUT_NAMES[i]);
+            (void)snprintf(name, sizeof name, "%s", INPUT_NAMES[i]);
         } else {
-            snprintf(name, sizeof name, "%s" HIDDEN_SUFFIX, HVDC_LINEAR_NAMES[i - HVDC_IN_LORA]);
+            (void)snprintf(name, sizeof name, "%s" HIDDEN_SUFFIX, HVDC_LINEAR_NAMES[i - HVDC_IN_LORA]);
         }
         g->inputs[i] = hvdc_artifact_find_gemm_input(artifact, name);
         if (g->inputs[i] == HVDC_NONE) {
@@ -133,8 +133,8 @@ static bool allocate(hvdc_gpu *g, hvdc_failure *failure) {
     const uint64_t rotations = (uint64_t)g->tokens * (g->attention.head / 2) * sizeof(float);
     const uint64_t floats = larger(g->max_rows, 6) * (uint64_t)g->width_stored;
     g->staging_bytes = floats * sizeof *g->staging;
-    g->staging = malloc((size_t)g->staging_bytes);
-    if (g->staging == NULL) {
+    g->staging = d->counts ? NULL : malloc((size_t)g->staging_bytes);
+    if (g->staging == NULL && !d->counts) {
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "out of memory for %llu numbers", (unsigned long long)floats);
     }
     hvdc_gemm_need(&g->gemm, g->max_rows, widest / 4, widest, 1);
@@ -160,6 +160,40 @@ static bool allocate(hvdc_gpu *g, hvdc_failure *failure) {
            allocate_text(g, failure);
 }
 
+static bool count(hvdc_gpu *g, const hvdc_weights *weights, const hvdc_gpu_options *options, hvdc_failure *failure) {
+    uint32_t grid[3];
+    g->geometry = hvdc_artifact_geometry(weights->artifact);
+    const uint32_t head = g->geometry->width / g->geometry->heads;
+    if (!measure(g, options, grid, failure)) {
+        return false;
+    }
+    hvdc_device_count(options, &g->device);
+    fit_rows(g);
+    return hvdc_model_count(&g->device, weights, options, &g->model, failure) &&
+           hvdc_attention_open(&g->device, &g->gemm, g->geometry->heads, head, smaller(g->max_rows, g->tokens),
+                               larger(g->tokens, g->geometry->text_tokens), &g->attention, failure) &&
+           allocate(g, failure);
+}
+
+bool hvdc_gpu_forecast(const hvdc_artifact *artifact, const hvdc_gpu_options *options, uint64_t *bytes,
+                       hvdc_failure *failure) {
+    const hvdc_gpu_options defaults = {0};
+    const hvdc_weights weights = {.artifact = artifact};
+    hvdc_gpu *g = calloc(1, sizeof *g);
+    if (g == NULL) {
+        return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "out of memory for a forecast of the GPU's engine");
+    }
+    const bool counted = count(g, &weights, options == NULL ? &defaults : options, failure);
+    *bytes = g->device.allocated_bytes + g->staging_bytes;
+    for (uint32_t e = 0; e < HVDC_EXPERTS; ++e) {
+        free(g->text[e]);
+    }
+    free(g->model.windows);
+    free(g->model.blocks);
+    free(g);
+    return counted;
+}
+
 static void describe(hvdc_gpu *g) {
     hvdc_gpu_description *out = &g->description;
     memcpy(out->platform, g->device.platform_name, sizeof out->platform);
@@ -167,7 +201,7 @@ static void describe(hvdc_gpu *g) {
     memcpy(out->driver, g->device.driver, sizeof out->driver);
     out->dot = g->gemm.dot;
     out->import = g->model.import.way;
-    snprintf(out->gemm, sizeof out->gemm, "%.63s", g->gemm.options);
+    (void)snprintf(out->gemm, sizeof out->gemm, "%.63s", g->gemm.options);
     out->programs_compiled = g->device.programs_compiled;
     out->attention_rows = g->attention.rows;
     out->largest_buffer_bytes = g->device.largest_bytes;

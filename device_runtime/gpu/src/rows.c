@@ -25,7 +25,7 @@ bool hvdc_rows_open(hvdc_device *d, uint32_t head, hvdc_rows *r, hvdc_failure *f
     }
     r->vector = d->is_cpu && head % 16 == 0 ? 16 : 4;
     r->lanes = d->is_cpu ? 1 : LANES_OF_A_GPU;
-    snprintf(options, sizeof options, "-DVECTOR=%u -DLANES=%u", (unsigned)r->vector, (unsigned)r->lanes);
+    (void)snprintf(options, sizeof options, "-DVECTOR=%u -DLANES=%u", (unsigned)r->vector, (unsigned)r->lanes);
     if (!hvdc_program_build(d, &sources, &r->program, failure)) {
         return false;
     }

@@ -6,6 +6,7 @@
 #include "program.h"
 
 #define COMPARED_WORDS 32u /* at each end: tensors are aligned to as many bytes */
+#define COMPARED_BYTES ((uint64_t)4u * COMPARED_WORDS)
 
 static uint64_t page_below(uint64_t offset) { return offset / HVDC_GPU_PAGE_BYTES * HVDC_GPU_PAGE_BYTES; }
 static uint64_t page_above(uint64_t offset) { return page_below(offset + HVDC_GPU_PAGE_BYTES - 1); }
@@ -124,13 +125,13 @@ static bool compare(hvdc_device *d, hvdc_model *m, hvdc_failure *failure) {
     hvdc_buffer own = {NULL, 0};
     bool good = hvdc_program_build(d, &sources, &program, failure) &&
                 hvdc_program_kernel(d, program, "copy_words", &copy, failure) &&
-                hvdc_device_allocate(d, "a probe", COMPARED_WORDS * 4u, false, &own, failure);
+                hvdc_device_allocate(d, "a probe", COMPARED_BYTES, false, &own, failure);
     for (uint32_t i = 0; good && i < m->window_count; ++i) {
         const hvdc_window *w = &m->windows[i];
         const uint8_t *base;
         good = base_of(m, w->file, &base, failure);
         if (good &&
-            (!same_at(d, copy, &own, w, base, 0) || !same_at(d, copy, &own, w, base, w->bytes - COMPARED_WORDS * 4u))) {
+            (!same_at(d, copy, &own, w, base, 0) || !same_at(d, copy, &own, w, base, w->bytes - COMPARED_BYTES))) {
             good = hvdc_fail(failure, HVDC_FAILURE_DEVICE,
                              "%s reads other bytes of data file %u than this process does (shared as %s); try another "
                              "way of sharing, or run on the NPU alone",
@@ -145,13 +146,20 @@ static bool compare(hvdc_device *d, hvdc_model *m, hvdc_failure *failure) {
     return good;
 }
 
-bool hvdc_windows_open(hvdc_device *d, const hvdc_gpu_options *options, hvdc_model *m, hvdc_failure *failure) {
+bool hvdc_windows_plan(const hvdc_device *d, hvdc_model *m, hvdc_failure *failure) {
     const hvdc_artifact *artifact = m->weights->artifact;
     for (uint32_t file = 0; file < hvdc_artifact_file_count(artifact); ++file) {
         const uint32_t kind = hvdc_artifact_file(artifact, file)->kind;
         if ((kind == HVDC_FILE_KIND_REGION || kind == HVDC_FILE_KIND_ADAPTER) && !plan_file(d, m, file, failure)) {
             return false;
         }
+    }
+    return true;
+}
+
+bool hvdc_windows_open(hvdc_device *d, const hvdc_gpu_options *options, hvdc_model *m, hvdc_failure *failure) {
+    if (!hvdc_windows_plan(d, m, failure)) {
+        return false;
     }
     for (uint32_t i = 0; i < m->window_count; ++i) {
         if (!view(d, options, m, &m->windows[i], failure)) {

@@ -49,7 +49,7 @@ static cl_mem input(question *q, uint64_t slack) {
     }
     free(data);
     if (file != NULL) {
-        fclose(file);
+        (void)fclose(file);
     }
     return memory;
 }
@@ -154,7 +154,7 @@ static bool time_linear(question *q, char *answer, size_t bytes) {
         const double spent = (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec);
         best = i > 0 && spent < best ? spent : best;
     }
-    snprintf(answer, bytes, "%.6f", best);
+    (void)snprintf(answer, bytes, "%.6f", best);
     return good;
 }
 
@@ -262,8 +262,8 @@ static bool open_device(question *q, const hvdc_gpu_options *options, char *answ
         check_kernels_close(k);
         return false;
     }
-    snprintf(answer, bytes, "%s %u %s / %s / %s", hvdc_gpu_dot_name(k->gemm.dot), (unsigned)k->device.programs_compiled,
-             k->gemm.options, k->device.platform_name, k->device.name);
+    (void)snprintf(answer, bytes, "%s %u %s / %s / %s", hvdc_gpu_dot_name(k->gemm.dot),
+                   (unsigned)k->device.programs_compiled, k->gemm.options, k->device.platform_name, k->device.name);
     return true;
 }
 

@@ -10,7 +10,7 @@
  *   run STEP FIRST COUNT FILE OUT        FP32 [tokens][width], in and out
  *   time STEP FIRST COUNT FILE           seconds of the same
  *   slice STEP BLOCK LINEAR ROWS TILES FILE OUT    FP16 [rows][padded k] in, FP32 [rows][32 tiles] out; LINEAR by number
- *   memory | describe | close
+ *   memory | forecast | describe | close
  *   profile                              with profile=1: NAME SECONDS LAUNCHES of each kernel
  *   import                               only how memory would be shared
  *   weights ARTIFACT                     only the weights: WINDOWS BYTES that the device sees in place
@@ -76,7 +76,7 @@ static float *read_floats(const char *path, size_t count, hvdc_failure *failure)
     float *data = malloc(count * sizeof *data);
     bool good = file != NULL && data != NULL && fread(data, sizeof *data, count, file) == count && fgetc(file) == EOF;
     if (file != NULL) {
-        fclose(file);
+        (void)fclose(file);
     }
     if (!good) {
         hvdc_fail(failure, HVDC_FAILURE_FILE, "%s is not a file of %zu FP32 numbers", path, count);
@@ -110,7 +110,8 @@ static bool run(session *s, char *const *words, int count, char *answer, size_t 
                 s->engine->run(s->engine, (uint32_t)strtoul(words[1], NULL, 10), (uint32_t)strtoul(words[2], NULL, 10),
                                (uint32_t)strtoul(words[3], NULL, 10), hidden, failure);
     clock_gettime(CLOCK_MONOTONIC, &end);
-    snprintf(answer, bytes, "%.6f", (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec));
+    (void)snprintf(answer, bytes, "%.6f",
+                   (double)(end.tv_sec - start.tv_sec) + 1e-9 * (double)(end.tv_nsec - start.tv_nsec));
     if (good && count > 5) {
         FILE *file = fopen(words[5], "wb");
         good = file != NULL && fwrite(hidden, sizeof *hidden, numbers, file) == numbers;
@@ -157,7 +158,7 @@ static bool multiply(session *s, char *const *words, hvdc_failure *failure) {
         good = hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be written", words[7]);
     }
     if (file != NULL) {
-        fclose(file);
+        (void)fclose(file);
     }
     free(exchange.input);
     free(exchange.output);
@@ -171,7 +172,7 @@ static bool choose_import(session *s, char *answer, size_t bytes, hvdc_failure *
         return false;
     }
     bool good = hvdc_import_choose(&device, &s->options, &import, failure);
-    snprintf(answer, bytes, "%s %u", hvdc_gpu_import_name(import.way), (unsigned)import.policy);
+    (void)snprintf(answer, bytes, "%s %u", hvdc_gpu_import_name(import.way), (unsigned)import.policy);
     hvdc_device_close(&device);
     return good;
 }
@@ -196,7 +197,8 @@ static bool see_weights(session *s, const char *path, char *answer, size_t bytes
     }
     bool good = hvdc_model_open(&device, &s->weights, &s->options, &model, failure);
     if (good) {
-        snprintf(answer, bytes, "%u %llu", (unsigned)model.window_count, (unsigned long long)model.imported_bytes);
+        (void)snprintf(answer, bytes, "%u %llu", (unsigned)model.window_count,
+                       (unsigned long long)model.imported_bytes);
         hvdc_model_close(&device, &model);
     }
     hvdc_device_close(&device);
@@ -205,10 +207,11 @@ static bool see_weights(session *s, const char *path, char *answer, size_t bytes
 
 static void describe(const session *s, char *answer, size_t bytes) {
     const hvdc_gpu_description *d = hvdc_gpu_describe(s->engine);
-    snprintf(answer, bytes, "dot=%s import=%s compiled=%u attention_rows=%u largest=%llu imported=%llu / %s / %s / %s",
-             hvdc_gpu_dot_name(d->dot), hvdc_gpu_import_name(d->import), (unsigned)d->programs_compiled,
-             (unsigned)d->attention_rows, (unsigned long long)d->largest_buffer_bytes,
-             (unsigned long long)d->imported_bytes, d->gemm, d->platform, d->device);
+    (void)snprintf(answer, bytes,
+                   "dot=%s import=%s compiled=%u attention_rows=%u largest=%llu imported=%llu / %s / %s / %s",
+                   hvdc_gpu_dot_name(d->dot), hvdc_gpu_import_name(d->import), (unsigned)d->programs_compiled,
+                   (unsigned)d->attention_rows, (unsigned long long)d->largest_buffer_bytes,
+                   (unsigned long long)d->imported_bytes, d->gemm, d->platform, d->device);
 }
 
 static bool ask(session *s, char *const *words, int count, bool *known, char *answer, size_t bytes,
@@ -228,16 +231,22 @@ static bool ask(session *s, char *const *words, int count, bool *known, char *an
         close_engine(s);
         return true;
     }
+    if (s->engine != NULL && strcmp(name, "forecast") == 0) {
+        uint64_t forecast = 0;
+        const bool good = hvdc_gpu_forecast(s->artifact, &s->options, &forecast, failure);
+        (void)snprintf(answer, bytes, "%llu", (unsigned long long)forecast);
+        return good;
+    }
     if (s->engine != NULL && strcmp(name, "memory") == 0) {
-        snprintf(answer, bytes, "%llu", (unsigned long long)s->engine->memory_bytes(s->engine));
+        (void)snprintf(answer, bytes, "%llu", (unsigned long long)s->engine->memory_bytes(s->engine));
         return true;
     }
     if (s->engine != NULL && strcmp(name, "profile") == 0) {
         hvdc_gpu_kernel kernel;
         for (uint32_t i = 0; hvdc_gpu_profile(s->engine, i, &kernel); ++i) {
             const size_t used = strlen(answer);
-            snprintf(answer + used, bytes - used, "%s %.6f %llu ", kernel.name, kernel.seconds,
-                     (unsigned long long)kernel.launches);
+            (void)snprintf(answer + used, bytes - used, "%s %.6f %llu ", kernel.name, kernel.seconds,
+                           (unsigned long long)kernel.launches);
         }
         return true;
     }
@@ -320,7 +329,7 @@ int main(int argc, char **argv) {
     s.probe = (hvdc_gpu_probe){NULL, 0, -1, NULL};
     for (int i = 1; i < argc; ++i) {
         if (!set_option(&s, argv[i])) {
-            fprintf(stderr, "hvdc_gpu_check: %s is no option\n", argv[i]);
+            (void)fprintf(stderr, "hvdc_gpu_check: %s is no option\n", argv[i]);
             return 2;
         }
     }
@@ -341,7 +350,7 @@ int main(int argc, char **argv) {
         } else {
             printf("no %d: %s\n", (int)failure.kind, failure.message);
         }
-        fflush(stdout);
+        (void)fflush(stdout);
     }
     close_engine(&s);
     check_kernels_close(&s.kernels);

@@ -70,7 +70,8 @@ bool hvdc_pool_open(uint32_t threads, hvdc_pool **pool, hvdc_failure *failure) {
     *pool = NULL;
     if (threads == 0u) {
         long online = sysconf(_SC_NPROCESSORS_ONLN);
-        threads = online < 1 ? 1u : online > (long)HVDC_POOL_MAX_THREADS ? HVDC_POOL_MAX_THREADS : (uint32_t)online;
+        const long most = (long)HVDC_POOL_MAX_THREADS;
+        threads = online < 1 ? 1u : online > most ? HVDC_POOL_MAX_THREADS : (uint32_t)online;
     }
     if (threads > HVDC_POOL_MAX_THREADS) {
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%u threads are more than the limit of %u", (unsigned)threads,

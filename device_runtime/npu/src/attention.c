@@ -37,8 +37,8 @@ static void weigh(const struct rows *rows, uint32_t tile, uint32_t count) {
     }
     float scale = (float)(1.4426950408889634 / sqrt((double)npu->head_dim)); /* log2(e) / √head_dim */
     for (uint32_t r = 0; r < rows->row_tiles; r++) {
-        npu->hvx->weigh(scratch->tiles + (size_t)r * count * TILE_HALFS, keys, scale, scratch->max + r * TILE,
-                        scratch->sum + r * TILE, scratch->factor + r * TILE);
+        npu->hvx->weigh(scratch->tiles + (size_t)r * count * TILE_HALFS, keys, scale, scratch->max + (size_t)r * TILE,
+                        scratch->sum + (size_t)r * TILE, scratch->factor + (size_t)r * TILE);
     }
 }
 

@@ -11,7 +11,11 @@ _Static_assert(HVDC_HMX_QUERY_TILES *HVDC_HVX_KEY_TILES <= HVDC_HMX_ROW_TILES * 
 
 static void *allocate(npu_engine *npu, uint64_t count, uint64_t element_bytes, hvdc_failure *failure) {
     uint64_t bytes = (count * element_bytes + ALIGNMENT - 1u) / ALIGNMENT * ALIGNMENT;
-    void *made = bytes > SIZE_MAX ? NULL : aligned_alloc(ALIGNMENT, (size_t)(bytes == 0u ? ALIGNMENT : bytes));
+    static uint8_t nothing[ALIGNMENT];
+    void *made = nothing;
+    if (!npu->counts) {
+        made = bytes > SIZE_MAX ? NULL : aligned_alloc(ALIGNMENT, (size_t)(bytes == 0u ? ALIGNMENT : bytes));
+    }
     if (made == NULL) {
         hvdc_fail(failure, HVDC_FAILURE_MEMORY,
                   "no memory for %" PRIu64 " MiB of the NPU executor's buffers; make a smaller clip", bytes >> 20);
@@ -19,6 +23,12 @@ static void *allocate(npu_engine *npu, uint64_t count, uint64_t element_bytes, h
     }
     npu->bytes += bytes;
     return made;
+}
+
+static void release(const npu_engine *npu, void *made) {
+    if (!npu->counts) {
+        free(made);
+    }
 }
 
 static uint16_t *allocate_tiles(npu_engine *npu, uint64_t tiles, hvdc_failure *failure) {
@@ -88,9 +98,9 @@ static bool allocate_buffers(npu_engine *npu, hvdc_failure *failure) {
            allocate_scratch(npu, failure);
 }
 
-void npu_free_keys(npu_keys *keys) {
-    free(keys->keys);
-    free(keys->values);
+void npu_free_keys(const npu_engine *npu, npu_keys *keys) {
+    release(npu, keys->keys);
+    release(npu, keys->values);
 }
 
 bool npu_prepare(npu_engine *npu, const hvdc_npu_options *options, hvdc_failure *failure) {
@@ -119,14 +129,14 @@ void npu_release(npu_engine *npu) {
         npu_scratch *s = &npu->scratch[i];
         void *parts[] = {s->hmx, s->weights, s->tiles, s->rows, s->row, s->total, s->part};
         for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
-            free(parts[part]);
+            release(npu, parts[part]);
         }
     }
-    void *parts[] = {npu->scratch, npu->input, npu->output, npu->query, npu->low,
-                     npu->up,      npu->down,  npu->middle, npu->factor};
+    free(npu->scratch);
+    void *parts[] = {npu->input, npu->output, npu->query, npu->low, npu->up, npu->down, npu->middle, npu->factor};
     for (size_t part = 0; part < sizeof parts / sizeof *parts; part++) {
-        free(parts[part]);
+        release(npu, parts[part]);
     }
-    npu_free_keys(&npu->self);
+    npu_free_keys(npu, &npu->self);
     hvdc_pool_close(npu->pool);
 }

@@ -13,7 +13,7 @@
 #include "hvdc/half.h"
 #include "portable.h"
 
-#define TILE HVDC_HMX_TILE
+#define TILE ((size_t)HVDC_HMX_TILE) /* of offsets, which are as wide as pointers */
 #define HALFS HVDC_HMX_TILE_HALFS
 #define K_STEP 4u                /* tiles of k that are widened at once */
 #define EXACT_SIZE 31.0          /* below 32 by more than `size` itself is rounded */
@@ -237,7 +237,7 @@ static void sums(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, uint3
             for (uint32_t col = 0; col < TILE; col++) {
                 out[col] = (float)low[col];
                 if (hvdc_bits_of_float(out[col]) != hvdc_bits_of_float((float)high[col])) {
-                    out[col] = (float)again(&of, row, c * TILE + col, from[col]);
+                    out[col] = (float)again(&of, row, (uint32_t)(c * TILE + col), from[col]);
                 }
             }
         }

@@ -42,15 +42,16 @@ static void accumulate(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles,
         uint32_t count = k_tiles - start < K_STEP ? k_tiles - start : K_STEP;
         for (uint32_t c = 0; c < col_tiles; c++) {
             for (uint32_t k = 0; k < count; k++) {
-                widen(tile_of(w, c, start + k), s->weights[c] + k * TILE * TILE, TILE);
+                widen(tile_of(w, c, start + k), s->weights[c] + (size_t)k * TILE * TILE, TILE);
             }
         }
         for (uint32_t r = 0; r < row_tiles; r++) {
             for (uint32_t k = 0; k < count; k++) {
-                widen(tile_of(a, r, start + k), s->rows + k * TILE, K_STEP * TILE);
+                widen(tile_of(a, r, start + k), s->rows + (size_t)k * TILE, (size_t)K_STEP * TILE);
             }
             for (uint32_t c = 0; c < col_tiles; c++) {
-                hvdc_panel_tile(s->rows, K_STEP * TILE, s->weights[c], count * TILE, s->sums[r * col_tiles + c]);
+                hvdc_panel_tile(s->rows, (size_t)K_STEP * TILE, s->weights[c], count * TILE,
+                                s->sums[r * col_tiles + c]);
             }
         }
     }
@@ -79,7 +80,7 @@ static void sums(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, uint3
     for (uint32_t r = 0; r < row_tiles; r++) {
         for (uint32_t row = 0; row < TILE; row++) {
             for (uint32_t c = 0; c < col_tiles; c++, out += TILE) {
-                memcpy(out, s->sums[r * col_tiles + c] + row * TILE, TILE * sizeof *out);
+                memcpy(out, s->sums[r * col_tiles + c] + (size_t)row * TILE, TILE * sizeof *out);
             }
         }
     }

@@ -52,7 +52,7 @@ static void pack_rows(const uint16_t *x, size_t stride, uint32_t rows, uint32_t 
                 memcpy(below, x + (row + 1u) * stride + first, count * sizeof *x);
             }
             uint16_t *pair = out + AT(row, 0u);
-            for (uint32_t col = 0; col < TILE; col++) {
+            for (size_t col = 0; col < TILE; col++) {
                 pair[2u * col] = above[col];
                 pair[2u * col + 1u] = below[col];
             }
@@ -208,15 +208,15 @@ static void weigh(uint16_t *scores, uint32_t keys, float scale, float *max, floa
     for (uint32_t row = 0; row < TILE; row += 2u) {
         float values[2u * KEYS];
         uint16_t halfs[2u * KEYS];
-        for (uint32_t tile = 0; tile < tiles; tile++) {
-            hvdc_halfs_to_floats(scores + tile * HALFS + AT(row, 0u), PAIR, values + tile * PAIR);
+        for (size_t tile = 0; tile < tiles; tile++) {
+            hvdc_halfs_to_floats(scores + tile * HALFS + AT(row, 0u), (size_t)PAIR, values + tile * (size_t)PAIR);
         }
         for (uint32_t i = 2u * keys; i < tiles * PAIR; i++) {
             values[i] = -INFINITY;
         }
         weigh_pair(values, halfs, tiles * PAIR, scale, max + row, sum + row, factor + row);
-        for (uint32_t tile = 0; tile < tiles; tile++) {
-            memcpy(scores + tile * HALFS + AT(row, 0u), halfs + tile * PAIR, PAIR * sizeof *halfs);
+        for (size_t tile = 0; tile < tiles; tile++) {
+            memcpy(scores + tile * HALFS + AT(row, 0u), halfs + tile * (size_t)PAIR, (size_t)PAIR * sizeof *halfs);
         }
     }
 }

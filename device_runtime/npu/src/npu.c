@@ -8,7 +8,7 @@
 
 static void free_text(npu_engine *npu, uint32_t expert) {
     for (uint32_t block = 0; npu->text[expert] != NULL && block < npu->geometry.layers; block++) {
-        npu_free_keys(&npu->text[expert][block]);
+        npu_free_keys(npu, &npu->text[expert][block]);
     }
     free(npu->text[expert]);
     npu->text[expert] = NULL;
@@ -141,6 +141,34 @@ static bool check_schedule(const hvdc_weights *weights, hvdc_failure *failure) {
            hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "the artifact came without its file of modulation tables");
 }
 
+static void begin(npu_engine *npu, const hvdc_weights *weights, const hvdc_npu_options *options) {
+    npu->face = (hvdc_engine){
+        .name = "npu", .set_text = set_text, .run = run, .memory_bytes = memory_bytes, .close = close_npu};
+    npu->weights = *weights;
+    npu->geometry = *hvdc_artifact_geometry(weights->artifact);
+    npu->partner = options->partner;
+}
+
+bool hvdc_npu_forecast(const hvdc_artifact *artifact, const hvdc_npu_options *options, uint64_t *bytes,
+                       hvdc_failure *failure) {
+    const hvdc_npu_options defaults = {0};
+    npu_engine *npu = calloc(1, sizeof *npu);
+    if (npu == NULL) {
+        return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for a forecast of the NPU executor");
+    }
+    options = options == NULL ? &defaults : options;
+    begin(npu, &(hvdc_weights){.artifact = artifact}, options);
+    npu->counts = true;
+    bool good = hvdc_grid_resolve(artifact, &options->grid, &npu->grid, failure) && npu_prepare(npu, options, failure);
+    for (uint32_t step = 0; good && step < npu->geometry.steps; step++) {
+        const uint32_t expert = hvdc_artifact_step(artifact, step)->expert;
+        good = expert >= NPU_EXPERTS || npu->text[expert] != NULL || allocate_text(npu, expert, failure);
+    }
+    *bytes = memory_bytes(&npu->face);
+    close_npu(&npu->face);
+    return good;
+}
+
 bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options, hvdc_engine **engine,
                    hvdc_failure *failure) {
     *engine = NULL;
@@ -149,12 +177,8 @@ bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options,
     if (made == NULL) {
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU executor");
     }
-    made->face = (hvdc_engine){
-        .name = "npu", .set_text = set_text, .run = run, .memory_bytes = memory_bytes, .close = close_npu};
-    made->weights = *weights;
-    made->geometry = *hvdc_artifact_geometry(weights->artifact);
     options = options == NULL ? &defaults : options;
-    made->partner = options->partner;
+    begin(made, weights, options);
     if (!hvdc_grid_resolve(weights->artifact, &options->grid, &made->grid, failure) ||
         !check_schedule(weights, failure) || !check_partner(made, failure) || !bind_blocks(made, failure) ||
         !npu_prepare(made, options, failure) || !find_rotations(made, options, failure)) {

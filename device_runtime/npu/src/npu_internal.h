@@ -75,6 +75,7 @@ typedef struct npu_engine {
     npu_keys *text[NPU_EXPERTS];  /* [layers], NULL before the expert has its text */
     npu_scratch *scratch;         /* [threads] */
     uint64_t bytes;
+    bool counts;           /* allocates nothing, and has no use but `bytes` */
     hvdc_partner *partner; /* NULL: none */
     hvdc_slice slice;      /* what it was last asked for; step and block are those at work */
     bool lost;             /* it failed within this call */
@@ -89,7 +90,7 @@ void npu_release(npu_engine *npu);
 
 /* Room for `count` keys and values of all heads, to be freed. */
 bool npu_allocate_keys(npu_engine *npu, uint32_t count, npu_keys *keys, hvdc_failure *failure);
-void npu_free_keys(npu_keys *keys);
+void npu_free_keys(const npu_engine *npu, npu_keys *keys);
 
 /* Finds and checks every tensor of a block. */
 bool npu_bind_block(const npu_engine *npu, uint32_t block, npu_block *bound, hvdc_failure *failure);

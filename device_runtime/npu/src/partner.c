@@ -55,7 +55,7 @@ static void join_gelu(void *context, uint32_t first, uint32_t count, uint32_t wo
         const float *y = work->npu->partner->exchange.output + (size_t)r * TILE * stride;
         for (uint32_t c = 0; c < tiles; c++) {
             for (uint32_t row = 0; row < rows_of(work, r); row++) {
-                hvx->narrow(y + row * stride + (size_t)c * TILE, TILE, rows + row * TILE);
+                hvx->narrow(y + row * stride + (size_t)c * TILE, TILE, rows + (size_t)row * TILE);
             }
             hvx->pack_rows(rows, TILE, rows_of(work, r), TILE, tile, 1);
             hvx->add_bias_gelu(tile, no_bias, work->out + ((size_t)r * work->n_tiles + c) * TILE_HALFS);

@@ -299,7 +299,8 @@ static bool read_options(struct session *s, int *at, int argc, char **argv) {
             s->settings.share = strtod(value, NULL);
         } else if (strcmp(option, "--weights") == 0 && (strcmp(value, "mapped") == 0 || strcmp(value, "copied") == 0)) {
             s->settings.copied = strcmp(value, "copied") == 0;
-        } else if (strcmp(option, "--grid") != 0 || sscanf(value, "%" SCNu32 ",%" SCNu32 ",%" SCNu32 "%c",
+            /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): nine digits fit */
+        } else if (strcmp(option, "--grid") != 0 || sscanf(value, "%9" SCNu32 ",%9" SCNu32 ",%9" SCNu32 "%c",
                                                            &grid->frames, &grid->rows, &grid->columns, &more) != 3) {
             return hvdc_fail(&s->failure, HVDC_FAILURE_USAGE, "what is %s %s?", option, value);
         }

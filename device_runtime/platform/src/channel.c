@@ -80,7 +80,7 @@ bool hvdc_channel_send(hvdc_channel *channel, uint32_t kind, const void *payload
         if (errno != EAGAIN && errno != EWOULDBLOCK)
             return hvdc_fail(failure, HVDC_FAILURE_PEER, "the other process cannot be told anything: %s",
                              strerror(errno));
-        if (wait_for(channel->socket, POLLOUT, SEND_TIMEOUT_S) == 0)
+        if (wait_for(channel->socket, POLLOUT, SEND_TIMEOUT_S) <= 0)
             return hvdc_fail(failure, HVDC_FAILURE_PEER, "the other process has read no message for %.0f s",
                              SEND_TIMEOUT_S);
     }

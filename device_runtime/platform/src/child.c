@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,7 +39,7 @@ static void become(char *const *argv, int socket, int fd, int report, pid_t pare
     for (int signal = 1; signal < 32; signal++) (void)sigaction(signal, &plain, NULL);
     (void)sigaction(SIGINT, &ignored, NULL);
     (void)sigaction(SIGTERM, &ignored, NULL);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL); /* NOLINT(concurrency-mt-unsafe): of one thread, after fork */
     /* Above what is overwritten next. */
     int keep = fcntl(socket, F_DUPFD, fd + 2), tell = fcntl(report, F_DUPFD, fd + 2);
     int nothing = open("/dev/null", O_RDONLY);
@@ -55,7 +56,25 @@ static void become(char *const *argv, int socket, int fd, int report, pid_t pare
     _exit(127);
 }
 
-bool hvdc_child_start(char *const *argv, int fd, hvdc_child *child, hvdc_failure *failure) {
+/* What `become` has to say: 0 at its end, which is the program's beginning; ETIMEDOUT if it says nothing in time. */
+static int heard(int report, double timeout_s) {
+    const uint64_t start_ns = hvdc_clock_ns();
+    for (;;) {
+        const double left_s = timeout_s - (double)(hvdc_clock_ns() - start_ns) * 1e-9;
+        struct pollfd on = {.fd = report, .events = POLLIN};
+        const int wait_ms = left_s <= 0 ? 0 : left_s > 1.0 ? 1000 : (int)(left_s * 1e3) + 1;
+        const int ready = poll(&on, 1, wait_ms);
+        int error = 0;
+        if (ready > 0) {
+            const ssize_t got = read(report, &error, sizeof error);
+            if (got >= 0) return got == 0 ? 0 : error;
+        }
+        if (ready != 0 && errno != EINTR) return errno;
+        if (ready == 0 && left_s <= 0) return ETIMEDOUT;
+    }
+}
+
+bool hvdc_child_start(char *const *argv, int fd, double timeout_s, hvdc_child *child, hvdc_failure *failure) {
     *child = HVDC_NO_CHILD;
     int ends[2], report[2], error = 0;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
@@ -69,15 +88,19 @@ bool hvdc_child_start(char *const *argv, int fd, hvdc_child *child, hvdc_failure
     if (pid == 0) become(argv, ends[1], fd, report[1], parent);
     if (pid < 0) error = errno;
     (void)close(ends[1]), (void)close(report[1]);
-    ssize_t got;
-    while (pid > 0 && (got = read(report[0], &error, sizeof error)) < 0 && errno == EINTR) continue;
+    if (pid > 0) error = heard(report[0], timeout_s);
     (void)close(report[0]);
+    hvdc_child made = {.pid = pid > 0 ? pid : 0, .socket = ends[0]};
     if (error == 0) {
-        *child = (hvdc_child){.pid = pid, .socket = ends[0]};
+        *child = made;
         return true;
     }
-    (void)close(ends[0]);
-    if (pid > 0) (void)waitpid(pid, NULL, 0);
+    /* It may be stopped, or in the middle of what does not come to an end. */
+    if (!hvdc_child_end(&made, NULL, 0, failure)) return false;
+    if (error == ETIMEDOUT && pid > 0)
+        return hvdc_fail(failure, HVDC_FAILURE_PEER,
+                         "the process %s has not begun within %.1f s: it was stopped, or the system does not load it",
+                         argv[0], timeout_s);
     return hvdc_fail(failure, HVDC_FAILURE_PEER, "the process %s cannot be started: %s", argv[0], strerror(error));
 }
 

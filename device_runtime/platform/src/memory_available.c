@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "hvdc/shared_memory.h"
@@ -24,8 +25,14 @@ static uint64_t number_in(FILE *file, const char *key, uint64_t otherwise) {
     char line[LINE_BYTES];
     uint64_t value = otherwise;
     if (file == NULL) return otherwise;
-    while (fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, key, strlen(key)) == 0 && sscanf(line + strlen(key), "%" SCNu64, &value) == 1) break;
+    while (fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, key, strlen(key)) != 0) continue;
+        char *end;
+        const unsigned long long number = strtoull(line + strlen(key), &end, 10);
+        if (end == line + strlen(key)) continue;
+        value = number;
+        break;
+    }
     (void)fclose(file);
     return value;
 }

@@ -41,13 +41,9 @@ void hvdc_memory_unmap(hvdc_memory *memory) {
 const hvdc_memory_kind *const *hvdc_memory_kinds(void) {
     static const hvdc_memory_kind *const kinds[] = {
 #if defined(HVDC_ANDROID_MEMORY)
-        &hvdc_memory_dma_heap,
-        &hvdc_memory_hardware_buffer,
-        &hvdc_memory_rpcmem,
+        &hvdc_memory_dma_heap, &hvdc_memory_hardware_buffer, &hvdc_memory_rpcmem,
 #endif
-        &hvdc_memory_memfd,
-        NULL
-    };
+        &hvdc_memory_memfd, NULL};
     return kinds;
 }
 

@@ -97,8 +97,9 @@ bool hvdc_shared_weights_receive(const hvdc_artifact *artifact, int socket, doub
     hvdc_shared_weights *shared = NULL;
     if (hvdc_channel_expect(&channel, timeout_s, HVDC_EXCHANGE_OFFER, sizeof(hvdc_weights_offer), HVDC_EXCHANGE_NO,
                             &message, &why) &&
-        check_offer(artifact, &message, &why) && (shared = hvdc_shared_weights_new(artifact, &why)) != NULL &&
-        receive_all(&channel, shared, timeout_s, &why)) {
+        check_offer(artifact, &message, &why))
+        shared = hvdc_shared_weights_new(artifact, &why);
+    if (shared != NULL && receive_all(&channel, shared, timeout_s, &why)) {
         *made = shared;
         return true;
     }

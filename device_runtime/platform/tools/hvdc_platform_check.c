@@ -7,6 +7,7 @@
  *                               processes' ids and waits for stdin to end before it gives them back
  *     reader ARTIFACT           that child
  *     child PROGRAM ARG…        starts a child and says how it ended
+ *     stopped PROGRAM ARG…      starts one that is stopped before its program begins
  *     available ROOT            bytes of memory that are available by ROOT/proc and ROOT/sys
  *     channel                   reads "make KIND HEX" and "take HEX" lines: messages as bytes, and bytes as messages */
 #define _GNU_SOURCE
@@ -14,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +30,15 @@
 #include "memory_available.h"
 
 #define READER_FD 3
+#define START_S 20.0
+
+static bool stops; /* the program of a child does not begin */
+
+/* Takes the place of the C library's in this program. */
+int execv(const char *path, char *const argv[]) {
+    if (stops) (void)raise(SIGSTOP);
+    return execve(path, argv, environ);
+}
 
 static int say_failure(const hvdc_failure *failure) {
     (void)printf("failure %d %s\n", (int)failure->kind, failure->message);
@@ -50,6 +61,7 @@ static void say_outcome(const char *what, bool worked) {
 }
 
 static bool maps_writable(int fd, uint64_t bytes) {
+    if (bytes == 0) return false;
     void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED) return false;
     (void)munmap(at, (size_t)bytes);
@@ -135,7 +147,7 @@ static int share(char *path, char *other, const char *lie) {
     hvdc_child child = HVDC_NO_CHILD;
     bool passed = open_artifact(path, &artifact, &failure) &&
                   hvdc_shared_weights_load(artifact, 0, &shared, &failure) &&
-                  hvdc_child_start(arguments, READER_FD, &child, &failure) &&
+                  hvdc_child_start(arguments, READER_FD, START_S, &child, &failure) &&
                   (lie == NULL ? hvdc_shared_weights_send(shared, child.socket, 20, &failure)
                                : send_lie(lie, shared, child.socket, &failure));
     if (passed) {
@@ -174,7 +186,7 @@ static int child(char **argv) {
     hvdc_child started;
     hvdc_failure failure;
     char how[64] = "";
-    if (!hvdc_child_start(argv, READER_FD, &started, &failure)) return say_failure(&failure);
+    if (!hvdc_child_start(argv, READER_FD, stops ? 0.5 : START_S, &started, &failure)) return say_failure(&failure);
     bool ended = hvdc_child_wait(&started, 1, how, sizeof how);
     (void)printf("%s\n", ended ? how : "still there");
     if (!hvdc_child_end(&started, how, sizeof how, &failure)) return say_failure(&failure);
@@ -185,6 +197,7 @@ static int child(char **argv) {
 static size_t from_hex(const char *hex, uint8_t *bytes, size_t room) {
     size_t count = 0;
     unsigned byte;
+    /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): two digits fit */
     for (; count < room && sscanf(hex + 2 * count, "%2x", &byte) == 1; count++) bytes[count] = (uint8_t)byte;
     return count;
 }
@@ -199,7 +212,8 @@ static int channel(void) {
         hvdc_message message;
         if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return 1;
         hvdc_channel out = hvdc_channel_on(ends[0]), in = hvdc_channel_on(ends[1]);
-        if (sscanf(line, "make %u %n", &kind, &at) == 1) {
+        /* NOLINTNEXTLINE(cert-err34-c,bugprone-unchecked-string-to-number-conversion): nine digits fit */
+        if (sscanf(line, "make %9u %n", &kind, &at) == 1) {
             bool sent = hvdc_channel_send(&out, kind, bytes, from_hex(line + at, bytes, sizeof bytes), -1, &failure);
             ssize_t got = sent ? recv(ends[1], bytes, sizeof bytes, 0) : 0;
             for (ssize_t i = 0; i < got; i++) (void)printf("%02x", (unsigned)bytes[i]);
@@ -224,7 +238,8 @@ int main(int argc, char **argv) {
     if (strcmp(command, "load") == 0 && argc > 2) return load(argv[2], argc > 3 ? argv[3] : NULL);
     if (strcmp(command, "share") == 0 && argc > 3) return share(argv[2], argv[3], argc > 4 ? argv[4] : NULL);
     if (strcmp(command, "reader") == 0 && argc > 2) return read_shared(argv[2]);
-    if (strcmp(command, "child") == 0 && argc > 2) return child(argv + 2);
+    stops = strcmp(command, "stopped") == 0;
+    if ((stops || strcmp(command, "child") == 0) && argc > 2) return child(argv + 2);
     if (strcmp(command, "channel") == 0) return channel();
     if (strcmp(command, "available") == 0 && argc > 2)
         return printf("%" PRIu64 "\n", hvdc_memory_available_in(argv[2])) < 0;

@@ -156,6 +156,18 @@ bool hvdc_open_gpu(const hvdc_weights *weights, const hvdc_options *options, hvd
 #endif
 }
 
+bool hvdc_forecast_gpu(const hvdc_artifact *artifact, const hvdc_options *options, uint64_t *bytes,
+                       hvdc_failure *failure) {
+#ifdef HVDC_WITH_GPU
+    const hvdc_gpu_options gpu = {.import = (enum hvdc_gpu_import)import_of(options->gpu_import)};
+    return hvdc_gpu_forecast(artifact, &gpu, bytes, failure);
+#else
+    (void)artifact, (void)options, (void)failure;
+    *bytes = 0; /* there is none to open, which is said when it is to be */
+    return true;
+#endif
+}
+
 bool hvdc_multiply_on_gpu(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
                           hvdc_failure *failure) {
 #ifdef HVDC_WITH_GPU

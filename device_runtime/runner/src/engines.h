@@ -37,6 +37,10 @@ bool hvdc_check_gpu_import(const hvdc_options *options, hvdc_failure *failure);
 bool hvdc_open_gpu(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
                    hvdc_failure *failure);
 
+/* hvdc_gpu_forecast. */
+bool hvdc_forecast_gpu(const hvdc_artifact *artifact, const hvdc_options *options, uint64_t *bytes,
+                       hvdc_failure *failure);
+
 /* hvdc_gpu_multiply. */
 bool hvdc_multiply_on_gpu(hvdc_engine *engine, const hvdc_slice *slice, const hvdc_exchange *exchange,
                           hvdc_failure *failure);

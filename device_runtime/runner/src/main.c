@@ -1,4 +1,5 @@
 /* hvdc_runner: makes the videos of a stream on two engines. The processes of both are this program. */
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,25 +22,37 @@ static bool wants_json(int argc, char **argv) {
     return false;
 }
 
-static bool print_help(void) {
+static int help(FILE *out) {
     for (const char *const *part = hvdc_options_help; *part != NULL; part++)
-        if (fputs(*part, stdout) < 0) return false;
-    return fflush(stdout) == 0;
+        if (fputs(*part, out) < 0) return HVDC_EXIT_FAILURE;
+    return HVDC_EXIT_OK;
 }
 
-int main(int argc, char **argv) {
+static int begin(int argc, char **argv, FILE *out) {
     hvdc_options options;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
-    hvdc_say_in_lines();
+    (void)signal(SIGPIPE, SIG_IGN); /* what cannot be written is noticed where it is */
     if (!hvdc_options_parse(argc, argv, &options, &failure)) {
         options.json = wants_json(argc, argv);
-        hvdc_print_failure(&options, &failure);
+        hvdc_print_failure(out, &options, &failure);
         return HVDC_EXIT_USAGE;
     }
-    if (options.help) return print_help() ? HVDC_EXIT_OK : HVDC_EXIT_FAILURE;
+    if (options.help) return help(out);
     switch (options.role) {
         case HVDC_ROLE_WORKER: return (int)hvdc_be_worker(&options);
         case HVDC_ROLE_TIMER: return (int)hvdc_be_timer(&options);
-        default: return (int)hvdc_be_owner(&options);
+        default: return (int)hvdc_be_owner(&options, out);
     }
+}
+
+int main(int argc, char **argv) {
+    hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
+    hvdc_say_in_lines();
+    FILE *out = hvdc_take_standard_output(&failure);
+    if (out == NULL) {
+        (void)fprintf(stderr, "hvdc_runner: %s\n", failure.message);
+        return HVDC_EXIT_FAILURE;
+    }
+    int status = begin(argc, argv, out);
+    return fclose(out) == 0 || status != HVDC_EXIT_OK ? status : HVDC_EXIT_FAILURE;
 }

@@ -9,7 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, SUMS, LOSS, STOP, TALK, PLACE, FLAG, QUIET, ROLE };
+enum kind {
+    TEXT,
+    COUNT,
+    SECONDS,
+    DURATION,
+    MODE,
+    CUT,
+    SHARE,
+    SUMS,
+    LOSS,
+    STOP,
+    EMULATOR,
+    TALK,
+    PLACE,
+    FLAG,
+    QUIET,
+    ROLE
+};
 
 struct option {
     const char *name;
@@ -50,10 +67,18 @@ static const struct option known[] = {
     {"--npu-cpus", TEXT, AT(npu_cpus), 0},
     {"--gpu-cpus", TEXT, AT(gpu_cpus), 0},
     {"--trace", TEXT, AT(trace), 0},
+    {"--qnn-libraries", TEXT, AT(qnn_libraries), 0},
+    {"--qnn-backend", TEXT, AT(qnn_backend), 0},
+    {"--qnn-system", TEXT, AT(qnn_system), 0},
+    {"--soc", COUNT, AT(soc), 0},
+    {"--arch", COUNT, AT(arch), 0},
+    {"--emulator", EMULATOR, AT(emulator), 0},
     {"--resume", FLAG, AT(resume), 0},
     {"--on-gpu-loss", LOSS, AT(stop_when_gpu_lost), 0},
     {"--on-stop", STOP, AT(abandon), 0},
     {"--gpu-silence-s", DURATION, AT(gpu_silence_s), 0},
+    {"--npu-silence-s", SECONDS, AT(npu_silence_s), 0},
+    {"--reader-silence-s", DURATION, AT(reader_silence_s), 0},
     {"--with-parent", COUNT, AT(parent), 0},
     {"--progress", TALK, AT(progress), 0},
     {"-q", QUIET, AT(progress), 0},
@@ -63,6 +88,8 @@ static const struct option known[] = {
     {"--worker", ROLE, AT(role), HVDC_ROLE_WORKER},
     {"--timer", ROLE, AT(role), HVDC_ROLE_TIMER},
 };
+
+_Static_assert(sizeof known / sizeof *known <= 64, "a bit for each option");
 
 static bool parse_count(const char *text, uint32_t *count) {
     char *end;
@@ -87,7 +114,8 @@ static int one_of(const char *text, const char *const *others, int count) {
 }
 
 static bool take_value(const struct option *option, const char *text, hvdc_options *options) {
-    static const char *const losses[] = {"go-on", "stop"}, *const stops[] = {"finish", "abandon"};
+    static const char *const losses[] = {"go-on", "stop"}, *const stops[] = {"finish", "abandon"},
+                             *const emulators[] = {"yes", "no"};
     void *field = (char *)options + option->at;
     switch (option->kind) {
         case TEXT: *(const char **)field = text; return true;
@@ -111,6 +139,11 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
             int stop = one_of(text, stops, 2);
             options->abandon = stop == 1;
             return stop < 2;
+        }
+        case EMULATOR: {
+            int emulator = one_of(text, emulators, 2);
+            options->emulator = emulator == 0 ? HVDC_EMULATOR_YES : HVDC_EMULATOR_NO;
+            return emulator < 2;
         }
         case PLACE: {
             static const char *const places[] = {"auto", "dsp", "portable"}; /* enum hvdc_npu_place */
@@ -143,10 +176,10 @@ static const struct option *find(const char *name) {
     return NULL;
 }
 
-static bool was_given(uint32_t seen, const char *name) { return (seen >> (find(name) - known) & 1u) != 0; }
+static bool was_given(uint64_t seen, const char *name) { return (seen >> (find(name) - known) & 1u) != 0; }
 
 /* What belongs together. `seen`: bit i of an option known[i] that was given. */
-static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
+static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
     const char *missing = NULL;
     bool gpu_rate = was_given(seen, "--gpu-block-s"), npu_rate = was_given(seen, "--npu-block-s");
     bool rate = gpu_rate || npu_rate || was_given(seen, "--decode-s");
@@ -183,12 +216,17 @@ static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--vtcm-kib %u is more than any DSP has", (unsigned)o->vtcm_kib);
     if (rate && !o->rates_are_given)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates belong together: give --gpu-block-s and --npu-block-s");
+    static const char *const of_decoder[] = {"--qnn-backend", "--qnn-system", "--soc", "--arch", "--emulator"};
+    for (size_t i = 0; o->qnn_libraries == NULL && i < sizeof of_decoder / sizeof *of_decoder; i++)
+        if (was_given(seen, of_decoder[i]))
+            return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s has no effect without --qnn-libraries", of_decoder[i]);
     return true;
 }
 
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure) {
-    uint32_t seen = 0;
-    *options = (hvdc_options){.role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S};
+    uint64_t seen = 0;
+    *options = (hvdc_options){
+        .role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S, .reader_silence_s = HVDC_READER_SILENCE_S};
     for (int i = 1; i < argc; i++) {
         const struct option *option = find(argv[i]);
         if (option == NULL && argv[i][0] == '-')
@@ -199,7 +237,7 @@ bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc
             *place = argv[i];
             continue;
         }
-        seen |= 1u << (option - known);
+        seen |= UINT64_C(1) << (option - known);
         if (take_flag(option, options)) continue;
         if (i + 1 == argc) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s needs a value", argv[i]);
         if (argv[++i][0] == 0)

@@ -14,6 +14,8 @@
 /* A block of the largest model takes seconds, and a slow phone's first one minutes. */
 #define HVDC_GPU_SILENCE_S 300.0
 
+#define HVDC_READER_SILENCE_S 30.0
+
 enum hvdc_role {
     HVDC_ROLE_OWNER = 0,
     HVDC_ROLE_WORKER, /* serves an owner */
@@ -26,6 +28,8 @@ enum hvdc_npu_place {
     HVDC_NPU_DSP,
     HVDC_NPU_PORTABLE
 };
+
+enum hvdc_emulator { HVDC_EMULATOR_AS_BUILT = 0, HVDC_EMULATOR_YES, HVDC_EMULATOR_NO };
 
 enum hvdc_talk { HVDC_TALK_TEXT = 0, HVDC_TALK_JSON, HVDC_TALK_NOTHING };
 
@@ -42,7 +46,7 @@ typedef struct hvdc_options {
     bool rates_are_given;
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
-    uint32_t memory_mib; /* shared memory at most, of weights and of slots each; 0: what the system has available */
+    uint32_t memory_mib; /* at most, of weights, slots and engines together; 0: what the system has available */
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
     uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
@@ -51,13 +55,19 @@ typedef struct hvdc_options {
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */
     const char *npu_cpus, *gpu_cpus; /* NULL: all that this process may use */
     const char *trace;
+    const char *qnn_libraries;            /* directory; NULL: latents are not decoded */
+    const char *qnn_backend, *qnn_system; /* files in it; NULL: as hvdc/decoder.h has them */
+    uint32_t soc, arch;                   /* what this device is; 0: not known */
+    enum hvdc_emulator emulator;          /* whether the libraries are those that emulate the NPU on x86 */
     bool resume, stop_when_gpu_lost, abandon, json, help;
-    double gpu_silence_s; /* until a GPU's process that has work and says nothing is given up */
-    uint32_t parent;      /* a process with which this one ends; 0: none */
+    double gpu_silence_s;    /* until a GPU's process that has work and says nothing is given up */
+    double npu_silence_s;    /* until a call of the NPU's engine that does not return ends this process; 0: never */
+    double reader_silence_s; /* until a report that nobody reads is given up */
+    uint32_t parent;         /* a process with which this one ends; 0: none */
     enum hvdc_talk progress;
 } hvdc_options;
 
-extern const char *const hvdc_options_help[]; /* NULL-terminated, to be written one after the other */
+extern const char *const hvdc_options_help[]; /* parts, to NULL */
 
 /* Fails with kind USAGE and a sentence. */
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure);

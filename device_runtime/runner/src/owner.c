@@ -11,9 +11,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "clips.h"
 #include "engines.h"
 #include "hvdc/shared_weights.h"
 #include "hvdc/stream_file.h"
+#include "memory.h"
 #include "processors.h"
 #include "report.h"
 #include "roles.h"
@@ -23,6 +25,8 @@ typedef struct hvdc_owner {
     hvdc_options options;
     hvdc_artifact *artifact;
     hvdc_stream_file *input;
+    hvdc_clips *clips; /* NULL: latents are not decoded */
+    hvdc_clips_facts decoder;
     hvdc_shared_weights *weights;
     hvdc_side side;
     hvdc_partner partner; /* of `npu`, in mode hetero-tensor */
@@ -104,14 +108,25 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     if (options->rates_are_given && !follow_rates(&owner->outcome, options->mode, failure)) return false;
     if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
+    if (!hvdc_clips_open(options, owner->artifact, owner->outcome.videos, &owner->clips, failure)) return false;
     owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
-    return owner->videos != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+    if (owner->videos == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
+    return hvdc_memory_is_there(owner->artifact, &owner->outcome, failure);
 }
 
 static uint64_t memory_limit(const hvdc_owner *owner) { return (uint64_t)owner->options.memory_mib << 20; }
 
+static void say_decoder(hvdc_owner *owner) {
+    const hvdc_clips_facts *d = &owner->decoder;
+    if (owner->clips == NULL) return;
+    hvdc_clips_describe(owner->clips, &owner->decoder);
+    owner->outcome.decoder = d;
+    hvdc_say(&owner->options, "note", "decoder: %s; %s", d->decoder, d->memory);
+}
+
 static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
     hvdc_outcome *outcome = &owner->outcome;
+    say_decoder(owner);
     if (!hvdc_shared_weights_load(owner->artifact, memory_limit(owner), &owner->weights, failure)) return false;
     outcome->weights_bytes = hvdc_shared_weights_bytes(owner->weights);
     outcome->weights_kind = hvdc_shared_weights_kind(owner->weights);
@@ -171,6 +186,17 @@ static bool load(void *context, uint32_t video, float *latent, float *embeds, hv
     return true;
 }
 
+static bool decode(void *context, uint32_t video, const float *latent, const hvdc_decoding *decoding,
+                   hvdc_failure *failure) {
+    const struct io *io = context;
+    return hvdc_clips_decode(io->owner->clips, video, latent, decoding, failure);
+}
+
+static bool check_decoded(void *context, uint32_t video, const float *latent, bool *decoded, hvdc_failure *failure) {
+    const struct io *io = context;
+    return hvdc_clips_check(io->owner->clips, video, latent, decoded, failure);
+}
+
 static void say_progress(void *context, const hvdc_progress *progress) {
     struct io *io = context;
     if (progress->event == HVDC_EVENT_STARTED) hvdc_say_weights_use(&io->owner->outcome);
@@ -191,7 +217,11 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
         .npu = owner->npu,
         .partner = options->mode == HVDC_MODE_TENSOR ? &owner->partner : NULL,
         .host = owner->side.ops,
-        .io = {.context = &io, .load = load, .progress = say_progress},
+        .io = {.context = &io,
+               .load = load,
+               .decode = owner->clips == NULL ? NULL : decode,
+               .check_decoded = check_decoded,
+               .progress = say_progress},
         .options = {.mode = options->mode,
                     .cut = outcome->cut,
                     .gpu_share = outcome->gpu_share,
@@ -201,6 +231,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .resume = options->resume,
                     .start_timeout_s = 2.0 * options->gpu_silence_s,
                     .silence_timeout_s = options->gpu_silence_s,
+                    .npu_silence_timeout_s = options->npu_silence_s,
                     .memory_limit_bytes = memory_limit(owner),
                     .on_stop = options->abandon ? HVDC_STOP_ABANDON : HVDC_STOP_FINISH,
                     .stop_fd = owner->stop_fd,
@@ -209,8 +240,9 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .worker_argv = needs_gpu(options) ? worker_argv : NULL},
     };
     outcome->report.videos = owner->videos;
-    const bool ran = hvdc_stream_run(&stream, &outcome->report, failure);
+    bool ran = hvdc_stream_run(&stream, &outcome->report, failure);
     hvdc_npu_copies(owner->npu, &outcome->npu_weights_copied_bytes, &outcome->npu_hidden_copied);
+    if (owner->clips != NULL) hvdc_clips_describe(owner->clips, &owner->decoder);
     return ran;
 }
 
@@ -218,13 +250,14 @@ static void close_owner(hvdc_owner *owner) {
     hvdc_engine_close(owner->npu);
     hvdc_side_close(&owner->side);
     hvdc_shared_weights_close(owner->weights);
+    hvdc_clips_close(owner->clips);
     hvdc_stream_file_close(owner->input);
     hvdc_artifact_close(owner->artifact);
     free(owner->videos);
     if (owner->stop_fd >= 0) (void)close(owner->stop_fd);
 }
 
-enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
+enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out) {
     hvdc_owner owner = {.options = *options, .stop_fd = -1};
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
     bool stopped = false, ran = false;
@@ -232,6 +265,7 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
     bool good = owner.stop_fd >= 0 && follow_parent(options, &failure) && pin(&owner, &failure);
     if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
     owner.outcome.options = &owner.options;
+    if (good) hvdc_say_aside(true);
     good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
            place_cut(&owner, &stopped, &failure);
     if (good) {
@@ -239,8 +273,10 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options) {
         ran = true;
     }
     stopped = stopped || owner.outcome.report.stopped;
-    if (!good) hvdc_print_failure(&owner.options, &failure);
-    if (good && ran && !hvdc_print_outcome(&owner.outcome)) good = false;
+    if (!good) hvdc_print_failure(out, &owner.options, &failure);
+    if (good && ran && !hvdc_print_outcome(out, &owner.outcome)) good = false;
+    hvdc_say_no_more(good ? HVDC_PROGRESS_PATIENCE_S : options->reader_silence_s);
+    if (owner.outcome.report.npu_hangs) _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
     close_owner(&owner);
     if (stopped) return HVDC_EXIT_STOPPED;
     return good ? HVDC_EXIT_OK : failure.kind == HVDC_FAILURE_NONE ? HVDC_EXIT_FAILURE : hvdc_exit_of(&failure);

@@ -1,13 +1,28 @@
-/* What the owner says: progress on standard error, the report on standard output. */
+/* What the owner says: progress on standard error, the report on standard output.
+ *
+ * Standard output carries the report and nothing else: libraries print, too (Qualcomm's does when it is loaded), so that
+ * what they print goes to standard error, and the report to a stream of its own.
+ *
+ * Whoever does not read them holds nothing up: between hvdc_say_aside and hvdc_say_no_more, progress for which there is no
+ * room is left out (how many lines, is said when there is room again, and in the report), and the report is waited for
+ * until nobody has read any of it for options->reader_silence_s. */
 #ifndef HVDC_RUNNER_REPORT_H
 #define HVDC_RUNNER_REPORT_H
 
+#include <stdio.h>
+
+#include "clips.h"
 #include "hvdc/coordinator.h"
 #include "engines.h"
 #include "options.h"
 
 /* Where the cut comes from. */
 enum hvdc_cut_source { HVDC_CUT_NONE = 0, HVDC_CUT_GIVEN, HVDC_CUT_FROM_RATES, HVDC_CUT_MEASURED };
+
+/* Bytes that a run needs, as far as they follow from the artifact. */
+typedef struct hvdc_forecast {
+    uint64_t weights_bytes, slot_bytes, npu_engine_bytes, gpu_engine_bytes;
+} hvdc_forecast;
 
 typedef struct hvdc_outcome {
     const hvdc_options *options;
@@ -21,11 +36,22 @@ typedef struct hvdc_outcome {
     const char *weights_kind;
     char npu[HVDC_NPU_TEXT_BYTES];                        /* what its blocks run on */
     uint64_t npu_weights_copied_bytes, npu_hidden_copied; /* hvdc_npu_copies */
+    const hvdc_clips_facts *decoder;                      /* NULL: latents are not decoded */
+    hvdc_forecast forecast;
     hvdc_stream_report report;
 } hvdc_outcome;
 
 /* Standard error is shared with the other process: whole lines only. To be called first. */
 void hvdc_say_in_lines(void);
+
+/* Standard output, which becomes another name of standard error; NULL with a failure. To be closed by the caller. */
+FILE *hvdc_take_standard_output(hvdc_failure *failure);
+/* With `stops`, standard error's being closed by whoever read it is SIGTERM for this process. */
+void hvdc_say_aside(bool stops);
+
+/* What was said is written, unless nobody reads it for `patience_s`. To be called before the process ends. */
+#define HVDC_PROGRESS_PATIENCE_S 2.0
+void hvdc_say_no_more(double patience_s);
 
 /* A line of progress, as the options want it; in JSON {"event": …, "text": …}. */
 void hvdc_say(const hvdc_options *options, const char *event, const char *format, ...)
@@ -41,15 +67,18 @@ void hvdc_say_weights_use(const hvdc_outcome *outcome);
 typedef struct hvdc_speaker {
     const hvdc_options *options;
     const hvdc_trajectory *trajectory;
-    double last_s; /* when it last said how far a video is */
+    double last_s; /* when it last said how far a video is, or its decoding */
 } hvdc_speaker;
 
 void hvdc_say_progress(void *speaker, const hvdc_progress *progress);
 
-/* The report as JSON or as lines; false if standard output cannot be written. */
-bool hvdc_print_outcome(const hvdc_outcome *outcome);
+/* The report as JSON or as lines; false, and said, if it is not written to its end. */
+bool hvdc_print_outcome(FILE *out, const hvdc_outcome *outcome);
 
-/* A failure as a line on standard error, and with --json on standard output as {"error": {"kind", "what"}}. */
-void hvdc_print_failure(const hvdc_options *options, const hvdc_failure *failure);
+/* A failure as a line on standard error. */
+void hvdc_say_failure(const hvdc_options *options, const hvdc_failure *failure);
+
+/* The same, and with --json in the report's place as {"error": {"kind", "what"}}. */
+void hvdc_print_failure(FILE *out, const hvdc_options *options, const hvdc_failure *failure);
 
 #endif

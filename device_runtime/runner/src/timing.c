@@ -16,61 +16,10 @@
 #include "report.h"
 #include "roles.h"
 
-#define EXPERTS 2u
+#define EXPERTS HVDC_TIMED_EXPERTS
 #define ENOUGH 2u /* blocks of each expert */
 #define REMIND_S 10.0
 #define NANOSECOND 1e-9
-
-/* Numbers of the magnitude of a hidden state, from a generator of Park and Miller. */
-static void make_up(float *values, size_t count) {
-    uint64_t state = 1;
-    for (size_t i = 0; i < count; i++) {
-        state = state * 48271u % 2147483647u;
-        values[i] = (float)state * (2.0f / 2147483647.0f) - 1.0f;
-    }
-}
-
-bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_trajectory *trajectory,
-                       hvdc_failure *failure) {
-    size_t text_values = (size_t)trajectory->text_tokens * trajectory->width;
-    *timing = (hvdc_timing){.engine = engine};
-    for (uint32_t step = trajectory->steps; step-- > 0;) {
-        uint32_t expert = trajectory->experts[step] % EXPERTS;
-        timing->exists[expert] = true;
-        timing->step[expert] = step;
-    }
-    timing->hidden = malloc((size_t)trajectory->tokens * trajectory->width * sizeof(float));
-    float *text = malloc(text_values * sizeof *text);
-    bool good = timing->hidden != NULL && text != NULL;
-    if (!good) (void)hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
-    if (good) {
-        make_up(timing->hidden, (size_t)trajectory->tokens * trajectory->width);
-        make_up(text, text_values);
-    }
-    for (uint32_t expert = 0; good && expert < EXPERTS; expert++)
-        good = !timing->exists[expert] || engine->set_text(engine, expert, text, failure);
-    for (uint32_t expert = 0; good && expert < EXPERTS; expert++) { /* keys and values of the text, first touch */
-        hvdc_timed_block first;
-        good = !timing->exists[expert] || hvdc_timing_block(timing, &first, failure);
-    }
-    free(text);
-    if (!good) hvdc_timing_end(timing);
-    return good;
-}
-
-void hvdc_timing_end(hvdc_timing *timing) {
-    free(timing->hidden);
-    timing->hidden = NULL;
-}
-
-bool hvdc_timing_block(hvdc_timing *timing, hvdc_timed_block *timed, hvdc_failure *failure) {
-    uint32_t expert = timing->exists[timing->next] ? timing->next : (timing->next + 1u) % EXPERTS;
-    uint64_t start = hvdc_clock_ns();
-    if (!timing->engine->run(timing->engine, timing->step[expert], 0, 1, timing->hidden, failure)) return false;
-    *timed = (hvdc_timed_block){.expert = expert, .seconds = (double)(hvdc_clock_ns() - start) * NANOSECOND};
-    timing->next = (expert + 1u) % EXPERTS;
-    return true;
-}
 
 static void note(hvdc_timed *timed, const hvdc_timed_block *block) {
     timed->seconds[block->expert % EXPERTS] += block->seconds;
@@ -169,7 +118,7 @@ bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *traje
     hvdc_options_for(HVDC_ROLE_TIMER, options, gpu_cpus, threads, argv);
     *stopped = false;
     if (!hvdc_timing_begin(&timing, npu, trajectory, failure)) return false;
-    bool good = hvdc_child_start(argv, HVDC_WORKER_FD, &child, failure);
+    bool good = hvdc_child_start(argv, HVDC_WORKER_FD, 2.0 * options->gpu_silence_s, &child, failure);
     if (good) {
         hvdc_heard heard = {.channel = hvdc_channel_on(child.socket),
                             .options = options,

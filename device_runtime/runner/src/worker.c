@@ -25,12 +25,14 @@ static bool open_engine(void *context, const hvdc_weights *weights, hvdc_engine 
 
 enum hvdc_exit hvdc_be_worker(const hvdc_options *options) {
     struct worker worker = {.options = options};
+    hvdc_say_aside(false);
     hvdc_artifact *artifact = NULL;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
     if (!hvdc_processors_use(options->gpu_cpus, &failure) ||
         !hvdc_open_artifact(options->artifact, &artifact, &failure)) {
         hvdc_channel channel = hvdc_channel_on(HVDC_WORKER_FD);
         (void)hvdc_channel_refuse(&channel, HVDC_WORKER_SAY_NO, &failure); /* its owner says it */
+        hvdc_say_no_more(HVDC_PROGRESS_PATIENCE_S);
         return HVDC_EXIT_FAILURE;
     }
     const hvdc_worker serving = {.artifact = artifact,
@@ -42,5 +44,6 @@ enum hvdc_exit hvdc_be_worker(const hvdc_options *options) {
     int status = hvdc_worker_serve(&serving);
     hvdc_side_close(&worker.side);
     hvdc_artifact_close(artifact);
+    hvdc_say_no_more(HVDC_PROGRESS_PATIENCE_S);
     return status == 0 ? HVDC_EXIT_OK : HVDC_EXIT_FAILURE;
 }

@@ -21,10 +21,12 @@
  * HVDC_MODE_TENSOR is what the others are compared with: no video is cut, and each linear of the NPU's engine is. The
  * worker computes its share of the columns meanwhile, and the two wait for each other after every one.
  *
- * Threads. hvdc_stream_run calls `npu`, `host` and `decode` from one thread that it starts, `load` and `progress` from
- * the caller's. Call it from a thread that lives as long as the call, and with the signals of hvdc_stop_signals blocked
- * in all threads. It returns with no thread, process, mapping or descriptor left behind, except for a call of the NPU's
- * engine or of `decode` that does not return: it is waited for.
+ * Threads. hvdc_stream_run calls `npu`, `host` and `decode` from one thread that it starts, the others of
+ * hvdc_stream_io from the caller's. Call it from a thread that lives as long as the call, and with the signals of
+ * hvdc_stop_signals blocked in all threads. It returns with no thread, process, mapping or descriptor left behind. A call
+ * of the NPU's engine, of `host` or of `decode` that does not return is waited for, or, with `npu_silence_timeout_s`, given
+ * up: then report->npu_hangs says so, and the thread that is in it keeps what it was given. The caller says why and ends
+ * the process (_exit), without closing the engine, weights or anything else that the call may use.
  *
  * Faults. If the worker dies, refuses, is silent for too long or says what it cannot have done, its videos go on from
  * the last step whose latent is whole, on the NPU, and the rest of the stream too (or the stream stops, by option). If
@@ -97,6 +99,7 @@ typedef struct hvdc_video {
                           * HVDC_MODE_TENSOR: those in which the GPU had its share */
     bool recovered;      /* the GPU's process was lost meanwhile: resumed from the last step that was whole */
     bool skipped;        /* was there already: nothing was executed, all times are 0 */
+    bool kept;           /* its latent was there already: it was decoded, and the times of engines and CPU are 0 */
     double started_s, finished_s;
     double gpu_s, npu_s; /* in the engines' blocks, and in slices of linears */
     double cpu_s;        /* in the functions of hvdc_host_ops, of both processes */
@@ -108,6 +111,7 @@ enum hvdc_event {
     HVDC_EVENT_STARTED,  /* the worker is ready (modes with a worker), the stream starts */
     HVDC_EVENT_BLOCKS,   /* `video` has reached `position` */
     HVDC_EVENT_HANDOFF,  /* `video` crosses from GPU to NPU at `position` */
+    HVDC_EVENT_DECODING, /* `done` of `total` pieces of `video` are decoded */
     HVDC_EVENT_FINISHED, /* `video` is decoded and kept; `record` says how it came to be */
     HVDC_EVENT_SKIPPED,  /* `video` had been finished before */
     HVDC_EVENT_GPU_LOST, /* `text` says what happened and how it goes on */
@@ -117,10 +121,18 @@ enum hvdc_event {
 typedef struct hvdc_progress {
     enum hvdc_event event;
     uint32_t video, position;
+    uint64_t done, total;     /* of DECODING */
     const hvdc_video *record; /* of FINISHED and SKIPPED, else NULL */
     const char *text;         /* a sentence, or NULL */
     double at_s;              /* since the start of the stream */
 } hvdc_progress;
+
+/* What a decoder calls after each piece of its work. */
+typedef struct hvdc_decoding {
+    void *context;
+    /* False: the stream stops, and so does the decoder, which then fails. */
+    bool (*progress)(void *context, uint64_t done, uint64_t total);
+} hvdc_decoding;
 
 /* What a stream takes and gives. */
 typedef struct hvdc_stream_io {
@@ -128,9 +140,14 @@ typedef struct hvdc_stream_io {
     /* Fill in the initial latent and the embeds of `video`. Called in order, a video or two ahead; the same video gives
      * the same values whenever it is asked for. */
     bool (*load)(void *context, uint32_t video, float *latent, float *embeds, hvdc_failure *failure);
-    /* Decode the final latent; counts as the NPU's time. What it writes is durable when it returns, because then the
-     * video counts as finished. NULL: nothing is decoded. */
-    bool (*decode)(void *context, uint32_t video, const float *latent, hvdc_failure *failure);
+    /* Decode the final latent, float [tokens][latent_values]; counts as the NPU's time. What it writes is durable when it
+     * returns, because then the video counts as finished. Its latent is kept meanwhile, so that a stream that is killed
+     * while it decodes has nothing else to do again. NULL: nothing is decoded. */
+    bool (*decode)(void *context, uint32_t video, const float *latent, const hvdc_decoding *decoding,
+                   hvdc_failure *failure);
+    /* Whether what `decode` would write for this latent, which is in `directory`, is there and whole; fails for what is
+     * another's. Asked when a stream resumes; NULL: it always is. */
+    bool (*check_decoded)(void *context, uint32_t video, const float *latent, bool *decoded, hvdc_failure *failure);
     /* NULL: silent. */
     void (*progress)(void *context, const hvdc_progress *progress);
 } hvdc_stream_io;
@@ -142,18 +159,19 @@ enum hvdc_stop {
 
 typedef struct hvdc_stream_options {
     enum hvdc_mode mode;
-    uint32_t cut;                /* HVDC_MODE_HETERO: 0 … steps * layers */
-    double gpu_share;            /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
-    const char *npu_sums;        /* how `npu` adds, as it decides values: kept with results. NULL: "" */
-    uint32_t videos;             /* prompts of the stream */
-    uint32_t slots;              /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
-    uint32_t blocks_per_call;    /* of the engine; 0: 1. A call never crosses the end of a step */
-    bool stop_when_gpu_lost;     /* else the stream goes on with the NPU alone */
-    bool resume;                 /* skip videos whose results are there and verified; else a result that is there is
+    uint32_t cut;                 /* HVDC_MODE_HETERO: 0 … steps * layers */
+    double gpu_share;             /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
+    const char *npu_sums;         /* how `npu` adds, as it decides values: kept with results. NULL: "" */
+    uint32_t videos;              /* prompts of the stream */
+    uint32_t slots;               /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
+    uint32_t blocks_per_call;     /* of the engine; 0: 1. A call never crosses the end of a step */
+    bool stop_when_gpu_lost;      /* else the stream goes on with the NPU alone */
+    bool resume;                  /* skip videos whose results are there and verified; else a result that is there is
                                   an error */
-    double start_timeout_s;      /* until the worker is ready: opening a device, compiling kernels; 0: 600 */
-    double silence_timeout_s;    /* between two messages of the worker while it has work; 0: wait for ever */
-    uint64_t memory_limit_bytes; /* slots beside the weights; 0: what the system says it has available */
+    double start_timeout_s;       /* until the worker is ready: opening a device, compiling kernels; 0: 600 */
+    double silence_timeout_s;     /* between two messages of the worker while it has work; 0: wait for ever */
+    double npu_silence_timeout_s; /* of a call of the NPU's engine, of `host` or of `decode`; 0: wait for ever */
+    uint64_t memory_limit_bytes;  /* slots beside the weights; 0: what the system says it has available */
     enum hvdc_stop on_stop;
     int stop_fd;              /* of hvdc_stop_signals, or any that becomes readable; 0 or less: none */
     const char *directory;    /* results: see hvdc/result.h. NULL: none are kept */
@@ -182,8 +200,9 @@ typedef struct hvdc_weights_use {
 typedef struct hvdc_stream_report {
     hvdc_video *videos;
     uint32_t finished, skipped;
-    bool gpu_lost; /* `note` says why */
-    bool stopped;  /* by request, before all videos were finished */
+    bool gpu_lost;  /* `note` says why */
+    bool npu_hangs; /* see "Threads" above */
+    bool stopped;   /* by request, before all videos were finished */
     char note[HVDC_FAILURE_MESSAGE_BYTES];
     double seconds;      /* from the first block to the last result */
     double period_s;     /* between finished videos, without the first one (the fill); 0 below two videos */
@@ -191,6 +210,11 @@ typedef struct hvdc_stream_report {
     uint64_t gpu_engine_bytes, npu_engine_bytes; /* as the engines say */
     hvdc_weights_use gpu_weights;                /* from HVDC_EVENT_STARTED on, in modes with a worker */
 } hvdc_stream_report;
+
+/* Bytes of shared memory that a stream needs beside the weights: slots (0: as many as the mode needs), and, unless
+ * `exchange_values` is 0, an exchange. */
+uint64_t hvdc_stream_bytes(const hvdc_trajectory *trajectory, enum hvdc_mode mode, uint32_t slots,
+                           uint64_t exchange_values);
 
 /* Runs the stream to its end. True if every video is finished or skipped, or if it stopped because it was asked to
  * (report->stopped). False with a sentence for what is refused at the start, and for a stream that could not go on;

@@ -47,10 +47,10 @@ enum hvdc_result_state {
     HVDC_RESULT_OTHER     /* whole, but of another key */
 };
 
-/* Reads a result back. VERIFIED fills gpu_blocks and recovered of `video`; the last two say more
- * in `failure`. */
+/* Reads a result back. VERIFIED fills gpu_blocks and recovered of `video`, and `latent`, float [tokens][latent_values],
+ * unless it is NULL; the last two states say more in `failure`. */
 enum hvdc_result_state hvdc_result_check(const char *directory, const hvdc_result_key *key, hvdc_video *video,
-                                         hvdc_failure *failure);
+                                         float *latent, hvdc_failure *failure);
 
 #ifdef __cplusplus
 }

@@ -47,7 +47,9 @@ enum hvdc_section_kind {
     HVDC_SECTION_DECODER_PORTS = 10,
     HVDC_SECTION_DECODER_BINARIES = 11,
 };
-#define HVDC_SECTION_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u || (v) == 10u || (v) == 11u)
+#define HVDC_SECTION_KNOWN(v) \
+    ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || \
+     (v) == 9u || (v) == 10u || (v) == 11u)
 
 enum hvdc_file_kind {
     HVDC_FILE_KIND_REGION = 1,
@@ -70,7 +72,8 @@ enum hvdc_tensor_kind {
     HVDC_TENSOR_KIND_CALIBRATION = 8,
     HVDC_TENSOR_KIND_DECODER = 9,
 };
-#define HVDC_TENSOR_KIND_KNOWN(v) ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u)
+#define HVDC_TENSOR_KIND_KNOWN(v) \
+    ((v) == 1u || (v) == 2u || (v) == 3u || (v) == 4u || (v) == 5u || (v) == 6u || (v) == 7u || (v) == 8u || (v) == 9u)
 
 enum hvdc_dtype {
     HVDC_DTYPE_INT8 = 1,
@@ -125,25 +128,22 @@ enum hvdc_port_dtype {
 
 /* Whether a file of kind f holds tensors of kind t. */
 #define HVDC_FILE_HOLDS(f, t) \
-    (((f) == 1u && ((t) == 1u || (t) == 2u || (t) == 3u || (t) == 5u)) || \
-     ((f) == 2u && ((t) == 4u)) || \
-     ((f) == 3u && ((t) == 6u)) || \
-     ((f) == 4u && ((t) == 7u)) || \
-     ((f) == 5u && ((t) == 8u)) || \
+    (((f) == 1u && ((t) == 1u || (t) == 2u || (t) == 3u || (t) == 5u)) || ((f) == 2u && ((t) == 4u)) || \
+     ((f) == 3u && ((t) == 6u)) || ((f) == 4u && ((t) == 7u)) || ((f) == 5u && ((t) == 8u)) || \
      ((f) == 6u && ((t) == 9u)))
 
 /* First bytes of index.bin. */
 typedef struct hvdc_header {
-    uint8_t magic[8]; /* 'HVDCIDX', 0 */
-    uint16_t major; /* a reader refuses another major version */
-    uint16_t minor; /* a newer minor version adds sections or appends fields; older readers skip them */
-    uint32_t header_bytes; /* size of this header; the section table follows it */
-    uint64_t total_bytes; /* size of index.bin */
-    uint64_t required_features; /* a reader refuses bits that it does not know */
-    uint32_t section_count; /* entries of the section table */
+    uint8_t magic[8];              /* 'HVDCIDX', 0 */
+    uint16_t major;                /* a reader refuses another major version */
+    uint16_t minor;                /* a newer minor version adds sections or appends fields; older readers skip them */
+    uint32_t header_bytes;         /* size of this header; the section table follows it */
+    uint64_t total_bytes;          /* size of index.bin */
+    uint64_t required_features;    /* a reader refuses bits that it does not know */
+    uint32_t section_count;        /* entries of the section table */
     uint32_t section_record_bytes; /* size of an entry of the section table */
-    uint8_t manifest_sha256[32]; /* SHA-256 of manifest.json */
-    uint8_t index_sha256[32]; /* SHA-256 of index.bin with these 32 bytes zero */
+    uint8_t manifest_sha256[32];   /* SHA-256 of manifest.json */
+    uint8_t index_sha256[32];      /* SHA-256 of index.bin with these 32 bytes zero */
 } hvdc_header;
 static_assert(sizeof(hvdc_header) == 104, "hvdc_header");
 static_assert(offsetof(hvdc_header, magic) == 0, "magic");
@@ -170,11 +170,11 @@ static_assert(offsetof(hvdc_header, index_sha256) == 72, "index_sha256");
 
 /* An entry of the section table. Sections follow the table in order, each at a multiple of 8, without holes. */
 typedef struct hvdc_section {
-    uint32_t kind; /* enum hvdc_section_kind */
-    uint32_t flags; /* bit 0: a reader must know this kind */
-    uint64_t offset; /* from the start of index.bin */
-    uint64_t bytes; /* count * record_bytes, rounded up to a multiple of 8 */
-    uint32_t count; /* records; for strings, bytes */
+    uint32_t kind;         /* enum hvdc_section_kind */
+    uint32_t flags;        /* bit 0: a reader must know this kind */
+    uint64_t offset;       /* from the start of index.bin */
+    uint64_t bytes;        /* count * record_bytes, rounded up to a multiple of 8 */
+    uint32_t count;        /* records; for strings, bytes */
     uint32_t record_bytes; /* size of one record; larger than known means appended fields */
 } hvdc_section;
 static_assert(sizeof(hvdc_section) == 32, "hvdc_section");
@@ -194,28 +194,28 @@ static_assert(offsetof(hvdc_section, record_bytes) == 28, "record_bytes");
 
 /* The model, the video and the accounting; one record. */
 typedef struct hvdc_geometry {
-    uint32_t layers; /* DiT blocks */
-    uint32_t width; /* channels of the residual stream */
-    uint32_t ffn_width; /* channels between the feed-forward pair */
-    uint32_t heads; /* attention heads; width / heads channels each */
-    uint32_t text_width; /* channels of a prompt embedding */
-    uint32_t text_tokens; /* tokens of a prompt, all attended */
-    uint32_t in_channels; /* latent channels in */
-    uint32_t out_channels; /* latent channels out */
-    uint32_t patch[3]; /* frames, rows, columns of latent per token */
-    uint32_t rope_dims[3]; /* channels of a head rotated by frame, row, column position */
-    uint32_t rank; /* rank of the adapter; 0 if there is one expert */
-    uint32_t experts; /* 1 or 2 */
-    uint32_t steps; /* denoising steps */
-    uint32_t frames; /* frames of the video */
-    uint32_t height; /* rows of the video, pixels */
-    uint32_t video_width; /* columns of the video, pixels */
-    uint32_t latent[3]; /* latent frames, rows, columns */
-    uint32_t tokens; /* tokens of a step */
-    double eps; /* epsilon of every norm */
+    uint32_t layers;           /* DiT blocks */
+    uint32_t width;            /* channels of the residual stream */
+    uint32_t ffn_width;        /* channels between the feed-forward pair */
+    uint32_t heads;            /* attention heads; width / heads channels each */
+    uint32_t text_width;       /* channels of a prompt embedding */
+    uint32_t text_tokens;      /* tokens of a prompt, all attended */
+    uint32_t in_channels;      /* latent channels in */
+    uint32_t out_channels;     /* latent channels out */
+    uint32_t patch[3];         /* frames, rows, columns of latent per token */
+    uint32_t rope_dims[3];     /* channels of a head rotated by frame, row, column position */
+    uint32_t rank;             /* rank of the adapter; 0 if there is one expert */
+    uint32_t experts;          /* 1 or 2 */
+    uint32_t steps;            /* denoising steps */
+    uint32_t frames;           /* frames of the video */
+    uint32_t height;           /* rows of the video, pixels */
+    uint32_t video_width;      /* columns of the video, pixels */
+    uint32_t latent[3];        /* latent frames, rows, columns */
+    uint32_t tokens;           /* tokens of a step */
+    double eps;                /* epsilon of every norm */
     uint64_t region_cap_bytes; /* largest region that the target maps */
-    uint64_t kind_bytes[7]; /* bytes of tensors by kind: enum hvdc_tensor_kind - 1 */
-    uint64_t data_bytes; /* bytes of all data files */
+    uint64_t kind_bytes[7];    /* bytes of tensors by kind: enum hvdc_tensor_kind - 1 */
+    uint64_t data_bytes;       /* bytes of all data files */
 } hvdc_geometry;
 static_assert(sizeof(hvdc_geometry) == 176, "hvdc_geometry");
 static_assert(offsetof(hvdc_geometry, layers) == 0, "layers");
@@ -266,14 +266,14 @@ static_assert(offsetof(hvdc_geometry, data_bytes) == 168, "data_bytes");
 
 /* A data file. Its tensors are a contiguous range of the tensor table, in order of offset. */
 typedef struct hvdc_file {
-    uint32_t path; /* string: relative path with '/' */
-    uint32_t kind; /* enum hvdc_file_kind */
-    uint32_t first_block; /* first block that it holds, or HVDC_NONE */
-    uint32_t block_count; /* blocks that it holds */
+    uint32_t path;         /* string: relative path with '/' */
+    uint32_t kind;         /* enum hvdc_file_kind */
+    uint32_t first_block;  /* first block that it holds, or HVDC_NONE */
+    uint32_t block_count;  /* blocks that it holds */
     uint32_t first_tensor; /* index of its first tensor */
     uint32_t tensor_count; /* tensors, at least 1 */
-    uint64_t bytes; /* size of the file; unless it is of kind DECODER, a multiple of the region granule */
-    uint8_t sha256[32]; /* SHA-256 of the file */
+    uint64_t bytes;        /* size of the file; unless it is of kind DECODER, a multiple of the region granule */
+    uint8_t sha256[32];    /* SHA-256 of the file */
 } hvdc_file;
 static_assert(sizeof(hvdc_file) == 64, "hvdc_file");
 static_assert(offsetof(hvdc_file, path) == 0, "path");
@@ -296,20 +296,20 @@ static_assert(offsetof(hvdc_file, sha256) == 32, "sha256");
 
 /* A tensor. Its id is its index in the table. */
 typedef struct hvdc_tensor {
-    uint32_t name; /* string: canonical name */
-    uint32_t linear; /* string: the linear it belongs to inside a block, or HVDC_NONE */
-    uint32_t file; /* index of its file */
-    uint32_t kind; /* enum hvdc_tensor_kind */
-    uint32_t dtype; /* enum hvdc_dtype */
+    uint32_t name;       /* string: canonical name */
+    uint32_t linear;     /* string: the linear it belongs to inside a block, or HVDC_NONE */
+    uint32_t file;       /* index of its file */
+    uint32_t kind;       /* enum hvdc_tensor_kind */
+    uint32_t dtype;      /* enum hvdc_dtype */
     uint32_t tile_order; /* tile order id; 0 is row-major */
-    uint32_t block; /* block, or HVDC_NONE */
-    uint32_t expert; /* enum hvdc_expert */
-    uint32_t scale; /* id of the FP32 scale per output column of an INT8 tensor, or HVDC_NONE */
-    uint32_t dims; /* dimensions, 1 to 5 */
-    uint32_t shape[5]; /* logical shape, unused entries 0 */
-    uint32_t padded[5]; /* stored shape, unused entries 0 */
-    uint64_t offset; /* from the start of the file */
-    uint64_t bytes; /* stored bytes */
+    uint32_t block;      /* block, or HVDC_NONE */
+    uint32_t expert;     /* enum hvdc_expert */
+    uint32_t scale;      /* id of the FP32 scale per output column of an INT8 tensor, or HVDC_NONE */
+    uint32_t dims;       /* dimensions, 1 to 5 */
+    uint32_t shape[5];   /* logical shape, unused entries 0 */
+    uint32_t padded[5];  /* stored shape, unused entries 0 */
+    uint64_t offset;     /* from the start of the file */
+    uint64_t bytes;      /* stored bytes */
 } hvdc_tensor;
 static_assert(sizeof(hvdc_tensor) == 96, "hvdc_tensor");
 static_assert(offsetof(hvdc_tensor, name) == 0, "name");
@@ -344,11 +344,11 @@ static_assert(offsetof(hvdc_tensor, bytes) == 88, "bytes");
 
 /* A denoising step: x += v * step_size, v by the step's expert. */
 typedef struct hvdc_step {
-    double timestep; /* timestep given to the time embedder */
-    float sigma; /* noise level before the step */
+    double timestep;  /* timestep given to the time embedder */
+    float sigma;      /* noise level before the step */
     float sigma_next; /* noise level after it */
-    float step_size; /* sigma_next - sigma */
-    uint32_t expert; /* enum hvdc_expert, not SHARED */
+    float step_size;  /* sigma_next - sigma */
+    uint32_t expert;  /* enum hvdc_expert, not SHARED */
 } hvdc_step;
 static_assert(sizeof(hvdc_step) == 24, "hvdc_step");
 static_assert(offsetof(hvdc_step, timestep) == 0, "timestep");
@@ -365,16 +365,16 @@ static_assert(offsetof(hvdc_step, expert) == 20, "expert");
 
 /* Where the activation scales are and what they come from; one record, in calibrated artifacts only. */
 typedef struct hvdc_calibration {
-    uint32_t table; /* id of the activation scales: FP32 [steps, layers, inputs] */
-    uint32_t mode; /* enum hvdc_calibration_mode */
-    uint32_t flags; /* bit 0: the model was run at another size than the artifact's */
-    uint32_t inputs; /* GEMM inputs, at least 1 */
-    uint32_t frames; /* frames of the videos that the model was run at */
-    uint32_t height; /* their rows, pixels */
-    uint32_t video_width; /* their columns, pixels */
+    uint32_t table;          /* id of the activation scales: FP32 [steps, layers, inputs] */
+    uint32_t mode;           /* enum hvdc_calibration_mode */
+    uint32_t flags;          /* bit 0: the model was run at another size than the artifact's */
+    uint32_t inputs;         /* GEMM inputs, at least 1 */
+    uint32_t frames;         /* frames of the videos that the model was run at */
+    uint32_t height;         /* their rows, pixels */
+    uint32_t video_width;    /* their columns, pixels */
     uint32_t smoothed_sites; /* tensors of smoothing factors, which a runtime does not need */
-    double percentile; /* with mode PERCENTILE above 0, at most 100; else 0 */
-    uint64_t bytes; /* bytes of tensors of kind CALIBRATION */
+    double percentile;       /* with mode PERCENTILE above 0, at most 100; else 0 */
+    uint64_t bytes;          /* bytes of tensors of kind CALIBRATION */
 } hvdc_calibration;
 static_assert(sizeof(hvdc_calibration) == 48, "hvdc_calibration");
 static_assert(offsetof(hvdc_calibration, table) == 0, "table");
@@ -401,8 +401,8 @@ static_assert(offsetof(hvdc_calibration, bytes) == 40, "bytes");
 
 /* A GEMM input: a column of the activation scales. Its number is its index in the section. */
 typedef struct hvdc_gemm_input {
-    uint32_t name; /* string: canonical name */
-    uint16_t per; /* enum hvdc_scale_per */
+    uint32_t name;    /* string: canonical name */
+    uint16_t per;     /* enum hvdc_scale_per */
     uint16_t experts; /* bit e: it exists in steps of enum hvdc_expert e */
 } hvdc_gemm_input;
 static_assert(sizeof(hvdc_gemm_input) == 8, "hvdc_gemm_input");
@@ -416,19 +416,19 @@ static_assert(offsetof(hvdc_gemm_input, experts) == 6, "experts");
 
 /* The VAE's decoder; one record, in artifacts with a decoder only. */
 typedef struct hvdc_decoder {
-    uint32_t backend; /* enum hvdc_decoder_backend */
-    uint32_t graphs; /* graphs, at least 2 */
-    uint32_t ports; /* inputs and outputs of all graphs */
-    uint32_t binaries; /* context binaries; 0 exactly with backend ONNX */
-    uint32_t encodings; /* tensor id of the encodings (JSON), which a runtime does not need */
-    uint32_t channels; /* channels of a latent, as many as out_channels */
-    uint32_t tile_rows; /* rows of a tile, latent pixels; at most those of the latent */
-    uint32_t tile_columns; /* columns of a tile, latent pixels; the same */
-    uint32_t overlap_rows; /* least overlap of tiles, latent pixels; at most half of tile_rows */
+    uint32_t backend;         /* enum hvdc_decoder_backend */
+    uint32_t graphs;          /* graphs, at least 2 */
+    uint32_t ports;           /* inputs and outputs of all graphs */
+    uint32_t binaries;        /* context binaries; 0 exactly with backend ONNX */
+    uint32_t encodings;       /* tensor id of the encodings (JSON), which a runtime does not need */
+    uint32_t channels;        /* channels of a latent, as many as out_channels */
+    uint32_t tile_rows;       /* rows of a tile, latent pixels; at most those of the latent */
+    uint32_t tile_columns;    /* columns of a tile, latent pixels; the same */
+    uint32_t overlap_rows;    /* least overlap of tiles, latent pixels; at most half of tile_rows */
     uint32_t overlap_columns; /* the same of columns */
-    uint32_t spatial_scale; /* rows and columns of pixels to one of latent pixels */
-    uint32_t temporal_scale; /* frames to a latent frame; the first one gives 1 */
-    uint64_t bytes; /* bytes of tensors of kind DECODER */
+    uint32_t spatial_scale;   /* rows and columns of pixels to one of latent pixels */
+    uint32_t temporal_scale;  /* frames to a latent frame; the first one gives 1 */
+    uint64_t bytes;           /* bytes of tensors of kind DECODER */
 } hvdc_decoder;
 static_assert(sizeof(hvdc_decoder) == 56, "hvdc_decoder");
 static_assert(offsetof(hvdc_decoder, backend) == 0, "backend");
@@ -461,18 +461,18 @@ static_assert(offsetof(hvdc_decoder, bytes) == 48, "bytes");
 
 /* A graph of the decoder. Those of variant FIRST come first; graphs of a variant run in their order. */
 typedef struct hvdc_decoder_graph {
-    uint32_t name; /* string: name of the graph */
-    uint32_t variant; /* enum hvdc_decoder_variant */
-    uint32_t model; /* tensor id of its ONNX model */
-    uint32_t binary; /* tensor id of the binary that holds it, or HVDC_NONE; graphs may share one */
-    uint32_t name_in_binary; /* string: what a runtime asks the binary for, or HVDC_NONE */
-    uint32_t first_port; /* index of its first port: inputs, then outputs */
-    uint32_t inputs; /* inputs, at least 1; 1 if FIRST */
-    uint32_t outputs; /* outputs, at least 1 */
-    uint64_t vtcm_bytes; /* what the binary takes of VTCM for it; 0 without a binary */
+    uint32_t name;             /* string: name of the graph */
+    uint32_t variant;          /* enum hvdc_decoder_variant */
+    uint32_t model;            /* tensor id of its ONNX model */
+    uint32_t binary;           /* tensor id of the binary that holds it, or HVDC_NONE; graphs may share one */
+    uint32_t name_in_binary;   /* string: what a runtime asks the binary for, or HVDC_NONE */
+    uint32_t first_port;       /* index of its first port: inputs, then outputs */
+    uint32_t inputs;           /* inputs, at least 1; 1 if FIRST */
+    uint32_t outputs;          /* outputs, at least 1 */
+    uint64_t vtcm_bytes;       /* what the binary takes of VTCM for it; 0 without a binary */
     uint64_t spill_fill_bytes; /* its spill-fill buffer in DDR; 0 without a binary */
-    uint32_t optimization; /* level that it was compiled at, 1 to 3; 0 without a binary */
-    uint32_t reserved; /* 0 */
+    uint32_t optimization;     /* level that it was compiled at, 1 to 3; 0 without a binary */
+    uint32_t reserved;         /* 0 */
 } hvdc_decoder_graph;
 static_assert(sizeof(hvdc_decoder_graph) == 56, "hvdc_decoder_graph");
 static_assert(offsetof(hvdc_decoder_graph, name) == 0, "name");
@@ -503,12 +503,12 @@ static_assert(offsetof(hvdc_decoder_graph, reserved) == 52, "reserved");
 
 /* An input or output of a graph: real = (code - zero_point) * scale. */
 typedef struct hvdc_decoder_port {
-    uint32_t name; /* string: canonical name */
-    uint32_t dtype; /* enum hvdc_port_dtype */
-    uint32_t dims; /* dimensions, 1 to 5 */
+    uint32_t name;       /* string: canonical name */
+    uint32_t dtype;      /* enum hvdc_port_dtype */
+    uint32_t dims;       /* dimensions, 1 to 5 */
     uint32_t zero_point; /* a code of the dtype */
-    float scale; /* finite, at least 2^-126 */
-    uint32_t shape[5]; /* unused entries 0; row-major, unpadded */
+    float scale;         /* finite, at least 2^-126 */
+    uint32_t shape[5];   /* unused entries 0; row-major, unpadded */
 } hvdc_decoder_port;
 static_assert(sizeof(hvdc_decoder_port) == 40, "hvdc_decoder_port");
 static_assert(offsetof(hvdc_decoder_port, name) == 0, "name");
@@ -527,10 +527,10 @@ static_assert(offsetof(hvdc_decoder_port, shape) == 20, "shape");
 
 /* A context binary of the decoder: what it was compiled for, and by which build. In the order of their ids. */
 typedef struct hvdc_decoder_binary {
-    uint32_t binary; /* tensor id of the file */
+    uint32_t binary;   /* tensor id of the file */
     uint32_t build_id; /* string: the compiler's build, as v2.51.0.260929181845 */
-    uint32_t soc; /* QNN's number of the SoC: 69 is SM8750 */
-    uint32_t arch; /* architecture of the Hexagon NPU: 79 is V79 */
+    uint32_t soc;      /* QNN's number of the SoC: 69 is SM8750 */
+    uint32_t arch;     /* architecture of the Hexagon NPU: 79 is V79 */
 } hvdc_decoder_binary;
 static_assert(sizeof(hvdc_decoder_binary) == 16, "hvdc_decoder_binary");
 static_assert(offsetof(hvdc_decoder_binary, binary) == 0, "binary");

@@ -19,21 +19,21 @@
 
 /* First bytes of stream.bin. */
 typedef struct hvdc_stream_header {
-    uint8_t magic[8]; /* 'HVDCSTR', 0 */
-    uint32_t version; /* a reader refuses another one */
-    uint32_t header_bytes; /* size of this header */
-    uint64_t total_bytes; /* size of stream.bin */
-    uint8_t sha256[32]; /* SHA-256 of stream.bin with these 32 bytes zero */
+    uint8_t magic[8];            /* 'HVDCSTR', 0 */
+    uint32_t version;            /* a reader refuses another one */
+    uint32_t header_bytes;       /* size of this header */
+    uint64_t total_bytes;        /* size of stream.bin */
+    uint8_t sha256[32];          /* SHA-256 of stream.bin with these 32 bytes zero */
     uint8_t artifact_sha256[32]; /* index_sha256 of the artifact that it is made for */
-    uint32_t videos; /* at least 1 */
-    uint32_t prompts; /* distinct ones, at least 1 */
-    uint32_t tokens; /* tokens of a latent */
-    uint32_t latent_values; /* values of a token: patch volume * channels */
-    uint32_t text_tokens; /* tokens of a prompt */
-    uint32_t text_width; /* channels of a prompt's embedding */
-    uint64_t videos_offset; /* of the table of videos, from the start of stream.bin */
-    uint64_t latents_offset; /* of the initial latents */
-    uint64_t embeds_offset; /* of the embeddings */
+    uint32_t videos;             /* at least 1 */
+    uint32_t prompts;            /* distinct ones, at least 1 */
+    uint32_t tokens;             /* tokens of a latent */
+    uint32_t latent_values;      /* values of a token: patch volume * channels */
+    uint32_t text_tokens;        /* tokens of a prompt */
+    uint32_t text_width;         /* channels of a prompt's embedding */
+    uint64_t videos_offset;      /* of the table of videos, from the start of stream.bin */
+    uint64_t latents_offset;     /* of the initial latents */
+    uint64_t embeds_offset;      /* of the embeddings */
 } hvdc_stream_header;
 static_assert(sizeof(hvdc_stream_header) == 136, "hvdc_stream_header");
 static_assert(offsetof(hvdc_stream_header, magic) == 0, "magic");
@@ -70,9 +70,9 @@ static_assert(offsetof(hvdc_stream_header, embeds_offset) == 128, "embeds_offset
 
 /* A video of the stream. Its number is its index in the table. */
 typedef struct hvdc_stream_video {
-    uint32_t prompt; /* index of its embeddings */
+    uint32_t prompt;   /* index of its embeddings */
     uint32_t reserved; /* 0 */
-    uint64_t seed; /* that its initial latent was drawn with; for people */
+    uint64_t seed;     /* that its initial latent was drawn with; for people */
 } hvdc_stream_video;
 static_assert(sizeof(hvdc_stream_video) == 16, "hvdc_stream_video");
 static_assert(offsetof(hvdc_stream_video, prompt) == 0, "prompt");

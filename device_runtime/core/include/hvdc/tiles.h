@@ -27,21 +27,11 @@
 #define HVDC_TILE_ORDER_KNOWN(id) ((id) == 0u || (id) == 1u || (id) == 2u)
 
 /* The same facts for an id that is known when the program runs; 0 for row-major, which has no tiles. */
-#define HVDC_TILE_ORDER_ROWS(id) \
-    ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_ROWS \
-     : (id) == 2u ? HVDC_TILE_HMX_FP16_2_ROWS \
-     : 0u)
-#define HVDC_TILE_ORDER_COLS(id) \
-    ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_COLS \
-     : (id) == 2u ? HVDC_TILE_HMX_FP16_2_COLS \
-     : 0u)
+#define HVDC_TILE_ORDER_ROWS(id) ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_ROWS : (id) == 2u ? HVDC_TILE_HMX_FP16_2_ROWS : 0u)
+#define HVDC_TILE_ORDER_COLS(id) ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_COLS : (id) == 2u ? HVDC_TILE_HMX_FP16_2_COLS : 0u)
 #define HVDC_TILE_ORDER_ELEMENT_BYTES(id) \
-    ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_ELEMENT_BYTES \
-     : (id) == 2u ? HVDC_TILE_HMX_FP16_2_ELEMENT_BYTES \
-     : 0u)
+    ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_ELEMENT_BYTES : (id) == 2u ? HVDC_TILE_HMX_FP16_2_ELEMENT_BYTES : 0u)
 #define HVDC_TILE_ORDER_OFFSET(id, row, col) \
-    ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_OFFSET(row, col) \
-     : (id) == 2u ? HVDC_TILE_HMX_FP16_2_OFFSET(row, col) \
-     : 0u)
+    ((id) == 1u ? HVDC_TILE_HMX_INT8_K4_OFFSET(row, col) : (id) == 2u ? HVDC_TILE_HMX_FP16_2_OFFSET(row, col) : 0u)
 
 #endif

@@ -84,6 +84,12 @@ typedef struct hvdc_gpu_description {
 bool hvdc_gpu_open(const hvdc_weights *weights, const hvdc_gpu_options *options, hvdc_engine **engine,
                    hvdc_failure *failure);
 
+/* What such an engine's memory_bytes will be, as far as it is known without a device: of one whose buffers may have 1 GiB
+ * (or options->max_buffer_bytes), whose GEMM needs no scratch of its own (on CPUs it does, and, little, in the form
+ * "qcom"), and which imports weights unless options->import is COPY. Allocates none of it. */
+bool hvdc_gpu_forecast(const hvdc_artifact *artifact, const hvdc_gpu_options *options, uint64_t *bytes,
+                       hvdc_failure *failure);
+
 /* A slice of a linear for an engine that computes the rest: exchange->input, quantised with the activation scale of its
  * step, to exchange->output. Of an engine that hvdc_gpu_open opened; it needs no text. Fails for a slice that is none of
  * the artifact, or does not fit the exchange. */

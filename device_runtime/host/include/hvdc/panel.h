@@ -41,8 +41,8 @@ static inline void hvdc_panel_rows(const float *restrict a, size_t stride, const
     for (uint32_t c = 0; c < HVDC_PANEL_COLUMNS; c += 2u * HVDC_LANES) {
         hvdc_lanes low[HVDC_PANEL_ROWS] = {{0}}, high[HVDC_PANEL_ROWS] = {{0}};
         for (uint32_t i = 0; i < k; i++) {
-            hvdc_lanes left = hvdc_lanes_load(panel + i * HVDC_PANEL_COLUMNS + c);
-            hvdc_lanes right = hvdc_lanes_load(panel + i * HVDC_PANEL_COLUMNS + c + HVDC_LANES);
+            hvdc_lanes left = hvdc_lanes_load(panel + (size_t)i * HVDC_PANEL_COLUMNS + c);
+            hvdc_lanes right = hvdc_lanes_load(panel + (size_t)i * HVDC_PANEL_COLUMNS + c + HVDC_LANES);
             for (uint32_t r = 0; r < HVDC_PANEL_ROWS; r++) {
                 float x = a[r * stride + i];
                 low[r] += left * x;
@@ -50,7 +50,7 @@ static inline void hvdc_panel_rows(const float *restrict a, size_t stride, const
             }
         }
         for (uint32_t r = 0; r < HVDC_PANEL_ROWS; r++) {
-            float *to = sums + r * HVDC_PANEL_COLUMNS + c;
+            float *to = sums + (size_t)r * HVDC_PANEL_COLUMNS + c;
             hvdc_lanes_store(to, hvdc_lanes_load(to) + low[r]);
             hvdc_lanes_store(to + HVDC_LANES, hvdc_lanes_load(to + HVDC_LANES) + high[r]);
         }
@@ -61,7 +61,7 @@ static inline void hvdc_panel_rows(const float *restrict a, size_t stride, const
 static inline void hvdc_panel_tile(const float *restrict a, size_t stride, const float *restrict panel, uint32_t k,
                                    float *restrict sums) {
     for (uint32_t r = 0; r < 32u; r += HVDC_PANEL_ROWS) {
-        hvdc_panel_rows(a + r * stride, stride, panel, k, sums + r * HVDC_PANEL_COLUMNS);
+        hvdc_panel_rows(a + r * stride, stride, panel, k, sums + (size_t)r * HVDC_PANEL_COLUMNS);
     }
 }
 

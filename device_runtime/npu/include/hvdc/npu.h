@@ -37,6 +37,10 @@ typedef struct hvdc_npu_options {
 bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options, hvdc_engine **engine,
                    hvdc_failure *failure);
 
+/* What such an engine's memory_bytes will be when every expert of the trajectory has its text; allocates none of it. */
+bool hvdc_npu_forecast(const hvdc_artifact *artifact, const hvdc_npu_options *options, uint64_t *bytes,
+                       hvdc_failure *failure);
+
 /* Values of an exchange with a partner, at the artifact's own grid. A call in which the partner fails fails with its
  * sentence: hidden state, or keys and values of the text, are worthless then. */
 uint64_t hvdc_npu_exchange_values(const hvdc_artifact *artifact);

@@ -19,9 +19,10 @@ typedef struct hvdc_child {
 #define HVDC_NO_CHILD ((hvdc_child){.pid = 0, .socket = -1})
 
 /* Starts argv[0], a path, with the other end of the pair as descriptor `fd`. Of this process's descriptors it gets
- * stderr beside, also as its stdout: what a driver prints is not this program's answer. It ignores SIGINT and SIGTERM. The kernel kills it when the thread that called this ends,
- * however that comes: call it from a thread that lives as long as the child is needed. */
-bool hvdc_child_start(char *const *argv, int fd, hvdc_child *child, hvdc_failure *failure);
+ * stderr beside, also as its stdout: what a driver prints is not this program's answer. It ignores SIGINT
+ * and SIGTERM. The kernel kills it when the thread that called this ends, however that comes: call it from a thread that
+ * lives as long as the child is needed. A program that has not begun within `timeout_s` is killed, and a failure. */
+bool hvdc_child_start(char *const *argv, int fd, double timeout_s, hvdc_child *child, hvdc_failure *failure);
 
 /* Waits until it has ended by itself; false if it has not within the time. Fills `how` (may be NULL) with how it ended:
  * "it ended with status 1", "it was killed by signal 9". */

@@ -33,6 +33,9 @@ extern "C" {
 
 typedef struct hvdc_shared_weights hvdc_shared_weights;
 
+/* Bytes that an artifact's shared files take. */
+uint64_t hvdc_shared_weights_due_bytes(const hvdc_artifact *artifact);
+
 /* Copies, verifies and seals. Refuses at once, before a byte is copied, if the shared bytes are more than
  * `limit_bytes`, or, where that is 0, than the system says it has available. The artifact outlives the result. */
 bool hvdc_shared_weights_load(const hvdc_artifact *artifact, uint64_t limit_bytes, hvdc_shared_weights **shared,
