@@ -28,8 +28,8 @@ def command() -> None:
 def build(target: str, ndk: Path | None, output: Path | None, into: Path | None, as_json: bool, quiet: bool) -> None:
     """Build the runtime's C sources with CMake, unless the user's cache holds what they would become.
 
-    android-arm64 takes the NDK that --ndk or ANDROID_NDK_ROOT names. hexagon is libhvdc_skel.so, which a phone's DSP loads, for
-    each of its architectures; Debian's clang-22 and lld-22 build it. Nothing of Qualcomm's is needed.
+    android-arm64 takes the NDK that --ndk or ANDROID_NDK_ROOT names. hexagon is libhvdc_skel.so, which a phone's DSP
+    loads, for each of its architectures; Debian's clang-22 and lld-22 build it. Nothing of Qualcomm's is needed.
 
     \b
     Examples:
