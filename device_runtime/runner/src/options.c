@@ -37,12 +37,6 @@ struct option {
 
 static const char *const talk_names[] = {"text", "json", "none"}; /* enum hvdc_talk */
 
-#if defined(__ANDROID__)
-#define NPU_OF_THIS_SYSTEM HVDC_NPU_DSP
-#else
-#define NPU_OF_THIS_SYSTEM HVDC_NPU_PORTABLE
-#endif
-
 /* A bit of `seen` for each. */
 #define AT(field) offsetof(hvdc_options, field)
 
@@ -178,6 +172,15 @@ static const struct option *find(const char *name) {
 
 static bool was_given(uint64_t seen, const char *name) { return (seen >> (find(name) - known) & 1u) != 0; }
 
+static enum hvdc_npu_place place_here(bool shares) {
+#if defined(__ANDROID__)
+    return shares ? HVDC_NPU_PORTABLE : HVDC_NPU_DSP;
+#else
+    (void)shares;
+    return HVDC_NPU_PORTABLE;
+#endif
+}
+
 /* What belongs together. `seen`: bit i of an option known[i] that was given. */
 static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
     const char *missing = NULL;
@@ -205,7 +208,7 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --gpu-share");
     if (o->cut_is_given && rate)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --cut");
-    if (o->npu == HVDC_NPU_AUTO) o->npu = shares ? HVDC_NPU_PORTABLE : NPU_OF_THIS_SYSTEM;
+    if (o->npu == HVDC_NPU_AUTO) o->npu = place_here(shares);
     if (shares && o->npu == HVDC_NPU_DSP)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "mode %s needs --npu portable: an engine on the DSP shares no linear with the GPU",

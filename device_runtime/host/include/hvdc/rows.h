@@ -14,7 +14,8 @@
 
 /* (ln 2)^k / k!, k = 7 … 0 */
 #define HVDC_EXP2_SERIES \
-    {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, 5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f}
+    {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, \
+     5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f}
 
 /* 2^x, relative error below 3e-7 for x in [-126, 127.5); 0 below -126.5, infinity above, NaN of NaN.
  * 2^x = 2^round(x) · e^(ln 2 · (x − round(x))), the second by Taylor's series: |ln 2 / 2|^8 / 8! < 6e-9. */

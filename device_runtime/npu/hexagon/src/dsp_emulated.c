@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define VTCM_BYTES (8u << 20) /* V79's */
-#define VTCM_ALIGNMENT 2048u /* of tiles */
+#define VTCM_ALIGNMENT 2048u  /* of tiles */
 
 static uint32_t client; /* 0: this process */
 
@@ -67,7 +67,8 @@ bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%" PRIu32 " bytes of VTCM are wanted and there are %u",
                          vtcm_bytes, VTCM_BYTES);
     const uint32_t bytes = vtcm_bytes == 0 ? VTCM_BYTES : vtcm_bytes;
-    uint8_t *vtcm = aligned_alloc(VTCM_ALIGNMENT, (bytes + VTCM_ALIGNMENT - 1u) / VTCM_ALIGNMENT * VTCM_ALIGNMENT);
+    const size_t whole = ((size_t)bytes + VTCM_ALIGNMENT - 1u) / VTCM_ALIGNMENT * VTCM_ALIGNMENT;
+    uint8_t *vtcm = aligned_alloc(VTCM_ALIGNMENT, whole);
     if (vtcm == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory in the place of VTCM");
     *units = (hvdc_dsp_units){.context = 1, .vtcm = vtcm, .vtcm_bytes = bytes};
     is_held = true;

@@ -108,9 +108,11 @@ enum hvdc_rpc_method {
 #define HVDC_RPC_U32(name) uint32_t name;
 #define HVDC_RPC_U64(name) uint64_t name;
 #define HVDC_RPC_BYTES(name, count) uint8_t name[count];
+/* Summands. NOLINTBEGIN(bugprone-macro-parentheses) */
 #define HVDC_RPC_U32_BYTES(name) +4u
 #define HVDC_RPC_U64_BYTES(name) +8u
 #define HVDC_RPC_BYTES_BYTES(name, count) +(count)
+/* NOLINTEND(bugprone-macro-parentheses) */
 #define HVDC_RPC_RECORDS(name) \
     typedef struct hvdc_rpc_##name##_in { \
         HVDC_RPC_IN_##name(HVDC_RPC_U32, HVDC_RPC_U64, HVDC_RPC_BYTES) \

@@ -15,17 +15,21 @@
 
 static const uint32_t built_for[] = {HVDC_SKEL_ARCHITECTURES}; /* 73, 75, … */
 
-/* A function pointer's bits, since C has no cast from an object pointer to it. */
-static bool find(void *library, const char *name, void *function, size_t bytes) {
-    void *symbol = dlsym(library, name);
-    memcpy(function, &symbol, bytes);
-    return symbol != NULL;
-}
-
-#define FIND(name, field) (find(link->library, name, &link->field, sizeof link->field) || (missing = name, false))
+/* Where the library's functions go: pointers' bits, since C has no cast from an object pointer to one of a function. */
+static const struct {
+    const char *name;
+    size_t at;
+} functions[] = {
+    {"remote_handle64_open", offsetof(hvdc_rpc_link, open)},
+    {"remote_handle64_invoke", offsetof(hvdc_rpc_link, invoke)},
+    {"remote_handle64_close", offsetof(hvdc_rpc_link, close)},
+    {"remote_session_control", offsetof(hvdc_rpc_link, session_control)},
+    {"remote_handle_control", offsetof(hvdc_rpc_link, handle_control)},
+    {"fastrpc_mmap", offsetof(hvdc_rpc_link, map)},
+    {"fastrpc_munmap", offsetof(hvdc_rpc_link, unmap)},
+};
 
 static bool load(const char *name, hvdc_rpc_link *link, hvdc_failure *failure) {
-    const char *missing = "";
     link->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (link->library == NULL)
         return hvdc_fail(
@@ -33,13 +37,16 @@ static bool load(const char *name, hvdc_rpc_link *link, hvdc_failure *failure) {
             "FastRPC's library %s cannot be loaded (%.200s): only a Snapdragon phone has it, in its vendor "
             "partition; elsewhere take --npu portable",
             name, dlerror());
-    return (FIND("remote_handle64_open", open) && FIND("remote_handle64_invoke", invoke) &&
-            FIND("remote_handle64_close", close) && FIND("remote_session_control", session_control) &&
-            FIND("remote_handle_control", handle_control) && FIND("fastrpc_mmap", map) &&
-            FIND("fastrpc_munmap", unmap)) ||
-           hvdc_fail(failure, HVDC_FAILURE_DEVICE,
-                     "FastRPC's library %s has no function %s: the phone's firmware is older than this program needs",
-                     name, missing);
+    for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+        void *symbol = dlsym(link->library, functions[i].name);
+        if (symbol == NULL)
+            return hvdc_fail(
+                failure, HVDC_FAILURE_DEVICE,
+                "FastRPC's library %s has no function %s: the phone's firmware is older than this program needs", name,
+                functions[i].name);
+        memcpy((char *)link + functions[i].at, (const void *)&symbol, sizeof symbol);
+    }
+    return true;
 }
 
 /* Which of the skels this DSP can execute. */
@@ -67,6 +74,7 @@ static bool begin(const hvdc_dsp_options *options, hvdc_rpc_link *link, hvdc_fai
     result = link->session_control(HVDC_REMOTE_THREAD_PARAMETERS, &threads, sizeof threads);
     if (result != 0) return hvdc_remote_fail(failure, "give its threads larger stacks", result);
     if (!ask_arch(link, &arch, failure)) return false;
+    /* Read by FastRPC, in the call below. NOLINTNEXTLINE(concurrency-mt-unsafe) */
     if (options->skel_folder != NULL) (void)setenv("DSP_LIBRARY_PATH", options->skel_folder, 0);
     char uri[128];
     (void)snprintf(uri, sizeof uri, URI, (unsigned)arch);

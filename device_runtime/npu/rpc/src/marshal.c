@@ -1,5 +1,6 @@
 #include "marshal.h"
 
+/* A summand. NOLINTNEXTLINE(bugprone-macro-parentheses) */
 #define BUFFER_COUNT(name, element, least, most) +1u
 #define BUFFER_SHAPE(name, element, least, most) {#name, (uint32_t)(element), (uint32_t)(least), (uint32_t)(most)},
 

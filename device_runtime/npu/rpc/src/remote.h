@@ -18,12 +18,12 @@ typedef union hvdc_remote_arg {
 
 /* What a call consists of: attributes, method, buffers in, buffers out, handles in, handles out. */
 #define HVDC_REMOTE_SCALARS(attributes, method, in, out, handles_in, handles_out) \
-    (((uint32_t)(attributes)&7u) << 29 | ((uint32_t)(method)&31u) << 24 | ((uint32_t)(in)&255u) << 16 | \
-     ((uint32_t)(out)&255u) << 8 | ((uint32_t)(handles_in)&15u) << 4 | ((uint32_t)(handles_out)&15u))
+    (((uint32_t)(attributes) & 7u) << 29 | ((uint32_t)(method) & 31u) << 24 | ((uint32_t)(in) & 255u) << 16 | \
+     ((uint32_t)(out) & 255u) << 8 | ((uint32_t)(handles_in) & 15u) << 4 | ((uint32_t)(handles_out) & 15u))
 #define HVDC_REMOTE_METHOD(scalars) ((scalars) >> 24 & 31u)
 #define HVDC_REMOTE_IN(scalars) ((scalars) >> 16 & 255u)
 #define HVDC_REMOTE_OUT(scalars) ((scalars) >> 8 & 255u)
-#define HVDC_REMOTE_HANDLES(scalars) (((scalars) >> 4 & 15u) + ((scalars)&15u))
+#define HVDC_REMOTE_HANDLES(scalars) (((scalars) >> 4 & 15u) + ((scalars) & 15u))
 
 /* What the DSP's shell calls in a skel when a handle is opened and closed: [bytes of the URI][URI] to a handle, and a
  * handle alone. */

@@ -78,6 +78,8 @@ int hvdc_skel_handle_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *
     if (session == NULL) return hvdc_remote_result(HVDC_AEE_NO_SUCH_HANDLE);
     const uint32_t malformed = hvdc_rpc_take_apart(scalars, args, &parts);
     if (malformed != HVDC_AEE_SUCCESS) return hvdc_remote_result(malformed);
+    const uint32_t method = HVDC_REMOTE_METHOD(scalars) - HVDC_RPC_FIRST;
+    if (method >= sizeof serves / sizeof *serves) return hvdc_remote_result(HVDC_AEE_UNSUPPORTED);
     uint32_t abi;
     memcpy(&abi, parts.in, sizeof abi);
     if (abi != HVDC_RPC_ABI) return hvdc_remote_result(HVDC_AEE_VERSION);
@@ -85,7 +87,6 @@ int hvdc_skel_handle_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *
     for (uint32_t i = 0; i < parts.shape->taken; i++)
         memset(parts.taken[i].buffer.data, 0, parts.taken[i].buffer.bytes);
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
-    if (!serves[HVDC_REMOTE_METHOD(scalars) - HVDC_RPC_FIRST](session, &parts, &failure))
-        memcpy(parts.sentence, failure.message, sizeof failure.message);
+    if (!serves[method](session, &parts, &failure)) memcpy(parts.sentence, failure.message, sizeof failure.message);
     return HVDC_AEE_SUCCESS;
 }
