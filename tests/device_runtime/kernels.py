@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,11 +30,24 @@ class Kernels:
     """``hvdc_kernels`` as a process; see device_runtime/npu/tools/hvdc_kernels.c. A sanitizer's report fails the test
     that asked."""
 
-    def __init__(self, program: Path, level: str = "generic", threads: int = 1, sums: str = "fast") -> None:
+    def __init__(
+        self,
+        program: Path | Sequence[str],
+        level: str = "generic",
+        threads: int = 1,
+        sums: str = "fast",
+        vtcm_kib: int | None = None,
+    ) -> None:
+        """``program``: its path, or the command that runs it. ``vtcm_kib``: the matrix unit is the model of a DSP's,
+        with so much memory."""
+        command = [str(program)] if isinstance(program, Path) else list(program)
+        vtcm = [] if vtcm_kib is None else [str(vtcm_kib)]
         self._process = subprocess.Popen(
-            [str(program), level, str(threads), sums], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [*command, level, str(threads), sums, *vtcm],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Kernels:
         return self

@@ -18,8 +18,11 @@ from device_runtime.build import SOURCE
 HEADERS = Path("/usr/aarch64-linux-gnu/include")
 TARGET = ["--target=aarch64-linux-android31", "-nostdlibinc", "-isystem", str(HEADERS)]
 STRICT = ["-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-Wstrict-prototypes", "-pedantic"]
-DEFINES = ["-DHVDC_ANDROID_MEMORY", "-DHVDC_WITH_GPU", "-DHVDC_CPU_LEVEL=generic"]
-PARTS = ("core", "host", "npu", "gpu", "platform", "coordinator", "runner")
+DEFINES = [
+    "-DHVDC_ANDROID_MEMORY", "-DHVDC_WITH_GPU", "-DHVDC_CPU_LEVEL=generic",
+    '-DHVDC_RUNTIME_VERSION="0"', "-DHVDC_SKEL_ARCHITECTURES=79",
+]  # fmt: skip
+PARTS = ("core", "host", "npu", "npu/rpc", "gpu", "platform", "coordinator", "runner")
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +34,7 @@ def clang() -> list[str]:
         pytest.skip(
             "the sources are not compiled for Android: there are no headers: apt-get install libc6-dev-arm64-cross"
         )
-    parts = [SOURCE / part for part in (*PARTS, "decoder")]
+    parts = [SOURCE / part for part in (*PARTS, "decoder", "npu/hexagon")]
     folders = [f"-I{part / folder}" for part in parts for folder in ("include", "src")]
     return [compiler, *TARGET, "-std=c11", "-fsyntax-only", *STRICT, *DEFINES, *folders]
 

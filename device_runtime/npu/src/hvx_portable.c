@@ -243,6 +243,18 @@ static void divide(const float *total, size_t stride, const float *sum, uint32_t
     }
 }
 
+static void exp2_each(float *x, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        x[i] = hvdc_exp2(x[i]);
+    }
+}
+
+static void gelu_each(float *x, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        x[i] = hvdc_gelu(x[i]);
+    }
+}
+
 const hvdc_hvx HVDC_FOR_CPU(hvdc_hvx_portable) = {
     .widen = widen,
     .pack_rows = pack_rows,
@@ -257,4 +269,6 @@ const hvdc_hvx HVDC_FOR_CPU(hvdc_hvx_portable) = {
     .weigh = weigh,
     .carry = carry,
     .divide = divide,
+    .exp2 = exp2_each,
+    .gelu = gelu_each,
 };

@@ -9,7 +9,24 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, SUMS, LOSS, STOP, EMULATOR, TALK, FLAG, QUIET, ROLE };
+enum kind {
+    TEXT,
+    COUNT,
+    SECONDS,
+    DURATION,
+    MODE,
+    CUT,
+    SHARE,
+    SUMS,
+    LOSS,
+    STOP,
+    EMULATOR,
+    TALK,
+    PLACE,
+    FLAG,
+    QUIET,
+    ROLE
+};
 
 struct option {
     const char *name;
@@ -20,6 +37,7 @@ struct option {
 
 static const char *const talk_names[] = {"text", "json", "none"}; /* enum hvdc_talk */
 
+/* A bit of `seen` for each. */
 #define AT(field) offsetof(hvdc_options, field)
 
 static const struct option known[] = {
@@ -33,6 +51,9 @@ static const struct option known[] = {
     {"--decode-s", SECONDS, AT(rates.decode_s), 0},
     {"--threads", COUNT, AT(threads), 0},
     {"--memory-mib", COUNT, AT(memory_mib), 0},
+    {"--npu", PLACE, AT(npu), 0},
+    {"--fastrpc", TEXT, AT(fastrpc), 0},
+    {"--vtcm-kib", COUNT, AT(vtcm_kib), 0},
     {"--platform", TEXT, AT(platform), 0},
     {"--device", TEXT, AT(device), 0},
     {"--gpu-import", TEXT, AT(gpu_import), 0},
@@ -118,6 +139,12 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
             options->emulator = emulator == 0 ? HVDC_EMULATOR_YES : HVDC_EMULATOR_NO;
             return emulator < 2;
         }
+        case PLACE: {
+            static const char *const places[] = {"auto", "dsp", "portable"}; /* enum hvdc_npu_place */
+            int place = one_of(text, places, 3);
+            options->npu = (enum hvdc_npu_place)place;
+            return place < 3;
+        }
         case TALK: {
             int talk = one_of(text, talk_names, 3);
             options->progress = (enum hvdc_talk)talk;
@@ -144,6 +171,15 @@ static const struct option *find(const char *name) {
 }
 
 static bool was_given(uint64_t seen, const char *name) { return (seen >> (find(name) - known) & 1u) != 0; }
+
+static enum hvdc_npu_place place_here(bool shares) {
+#if defined(__ANDROID__)
+    return shares ? HVDC_NPU_PORTABLE : HVDC_NPU_DSP;
+#else
+    (void)shares;
+    return HVDC_NPU_PORTABLE;
+#endif
+}
 
 /* What belongs together. `seen`: bit i of an option known[i] that was given. */
 static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
@@ -172,6 +208,15 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --gpu-share");
     if (o->cut_is_given && rate)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --cut");
+    if (o->npu == HVDC_NPU_AUTO) o->npu = place_here(shares);
+    if (shares && o->npu == HVDC_NPU_DSP)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "mode %s needs --npu portable: an engine on the DSP shares no linear with the GPU",
+                         hvdc_mode_name(o->mode));
+    if (o->npu != HVDC_NPU_DSP && (was_given(seen, "--fastrpc") || was_given(seen, "--vtcm-kib")))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--fastrpc and --vtcm-kib have no effect without --npu dsp");
+    if (o->vtcm_kib > UINT32_MAX >> 10)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--vtcm-kib %u is more than any DSP has", (unsigned)o->vtcm_kib);
     if (rate && !o->rates_are_given)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates belong together: give --gpu-block-s and --npu-block-s");
     static const char *const of_decoder[] = {"--qnn-backend", "--qnn-system", "--soc", "--arch", "--emulator"};

@@ -22,6 +22,13 @@ enum hvdc_role {
     HVDC_ROLE_TIMER   /* times the GPU's blocks for an owner that looks for a cut */
 };
 
+/* Where the NPU's executor runs. */
+enum hvdc_npu_place {
+    HVDC_NPU_AUTO = 0, /* becomes one of the others: the DSP on Android, else portable */
+    HVDC_NPU_DSP,
+    HVDC_NPU_PORTABLE
+};
+
 enum hvdc_emulator { HVDC_EMULATOR_AS_BUILT = 0, HVDC_EMULATOR_YES, HVDC_EMULATOR_NO };
 
 enum hvdc_talk { HVDC_TALK_TEXT = 0, HVDC_TALK_JSON, HVDC_TALK_NOTHING };
@@ -40,6 +47,9 @@ typedef struct hvdc_options {
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
     uint32_t memory_mib; /* at most, of weights, slots and engines together; 0: what the system has available */
+    enum hvdc_npu_place npu;
+    const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
+    uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */

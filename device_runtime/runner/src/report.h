@@ -13,6 +13,7 @@
 
 #include "clips.h"
 #include "hvdc/coordinator.h"
+#include "engines.h"
 #include "options.h"
 
 /* Where the cut comes from. */
@@ -33,7 +34,9 @@ typedef struct hvdc_outcome {
     hvdc_rates rates;                /* with sources FROM_RATES and MEASURED */
     uint64_t weights_bytes, host_bytes;
     const char *weights_kind;
-    const hvdc_clips_facts *decoder; /* NULL: latents are not decoded */
+    char npu[HVDC_NPU_TEXT_BYTES];                        /* what its blocks run on */
+    uint64_t npu_weights_copied_bytes, npu_hidden_copied; /* hvdc_npu_copies */
+    const hvdc_clips_facts *decoder;                      /* NULL: latents are not decoded */
     hvdc_forecast forecast;
     hvdc_stream_report report;
 } hvdc_outcome;

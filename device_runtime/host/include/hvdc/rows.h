@@ -12,29 +12,38 @@
 
 #define HVDC_PARTIAL_SUMS 16u
 
+/* (ln 2)^k / k!, k = 7 … 0 */
+#define HVDC_EXP2_SERIES \
+    {1.52527338e-5f, 1.54035304e-4f, 1.33335581e-3f, 9.61812911e-3f, \
+     5.55041087e-2f, 2.40226507e-1f, 6.93147181e-1f, 1.0f}
+
 /* 2^x, relative error below 3e-7 for x in [-126, 127.5); 0 below -126.5, infinity above, NaN of NaN.
  * 2^x = 2^round(x) · e^(ln 2 · (x − round(x))), the second by Taylor's series: |ln 2 / 2|^8 / 8! < 6e-9. */
 static inline float hvdc_exp2(float x) {
     const float round = 0x1.8p23f; /* adding it leaves no fraction, and the integer in the lowest bits */
+#if defined(__hexagon__)
+    if (x != x) {
+        return x; /* LLVM 22 makes sfmax of what follows, which loses a NaN */
+    }
+#endif
     x = x < -127.0f ? -127.0f : x;
     x = x > 128.0f ? 128.0f : x;
     float shifted = x + round;
     float f = x - (shifted - round);
-    float p = 1.52527338e-5f; /* (ln 2)^k / k!, k = 7 … 0 */
-    p = p * f + 1.54035304e-4f;
-    p = p * f + 1.33335581e-3f;
-    p = p * f + 9.61812911e-3f;
-    p = p * f + 5.55041087e-2f;
-    p = p * f + 2.40226507e-1f;
-    p = p * f + 6.93147181e-1f;
-    p = p * f + 1.0f;
+    static const float series[8] = HVDC_EXP2_SERIES;
+    float p = series[0];
+    for (size_t k = 1; k < 8u; k++) {
+        p = p * f + series[k];
+    }
     return p * hvdc_float_of_bits((hvdc_bits_of_float(shifted) + 127u) << 23); /* 2^-127 becomes 0, 2^128 infinity */
 }
 
 /* GELU by tanh: x/2 · (1 + tanh u) = x / (1 + e^(-2u)), u = √(2/π) · (x + 0.044715 x³). */
+#define HVDC_GELU_CUBIC 0.044715f
+#define HVDC_GELU_FACTOR (-2.30220819f) /* -2 · √(2/π) · log2(e) */
+
 static inline float hvdc_gelu(float x) {
-    const float c = -2.30220819f; /* -2 · √(2/π) · log2(e) */
-    return x / (1.0f + hvdc_exp2(c * (x + 0.044715f * x * x * x)));
+    return x / (1.0f + hvdc_exp2(HVDC_GELU_FACTOR * (x + HVDC_GELU_CUBIC * x * x * x)));
 }
 
 /* Mean of x and of x². Sums are FP64, where squares are exact: what is rounded to FP32 afterwards is, but in one of many
