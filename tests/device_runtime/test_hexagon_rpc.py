@@ -68,7 +68,9 @@ def test_the_phone_of_every_target_has_a_skel() -> None:
 @pytest.mark.parametrize("arch", HEXAGON_DEVICE)
 def test_the_skel_shows_and_needs_what_is_written_here(build: Path, arch: str) -> None:
     """Another undefined symbol would keep a phone from loading it, which nothing here would notice."""
-    exported, undefined, weak = set(), set(), set()
+    exported: set[str] = set()
+    undefined: set[str] = set()
+    weak: set[str] = set()
     for line in read_elf(build / f"hexagon-{arch}" / SKEL, "--dyn-syms").splitlines():
         words = line.split()
         if len(words) != 8 or words[0] == "Num:" or words[4] == "LOCAL":
@@ -143,7 +145,7 @@ def test_a_trajectory_crosses_to_an_emulated_dsp_and_back(
 ) -> None:
     """Both experts' blocks, a range of them from its start and from a hidden state that another engine left."""
     c = case(small_artifact, GRID)
-    found = []
+    found: list[list[bytes]] = []
     portable = on(programs, small_artifact, tmp_path, GRID)
     for blocks in (portable, on_emulated_dsp(build, programs, small_artifact, tmp_path, "v79")):
         semantic = ("run", 0, 0, 1, "save", "hidden", tmp_path / "first")

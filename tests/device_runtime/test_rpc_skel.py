@@ -49,12 +49,15 @@ def handle(skel: Skel) -> Iterator[int]:
 
 
 class Memory:
-    """A descriptor that the skel may map."""
+    """A descriptor that the skel may map, closed with this."""
 
     def __init__(self, data: bytes) -> None:
         self.fd, self.bytes = os.memfd_create("hvdc-test"), len(data)
         os.truncate(self.fd, max(1, len(data)))
         os.pwrite(self.fd, data, 0)
+
+    def __del__(self) -> None:
+        os.close(self.fd)
 
     def read(self) -> bytes:
         return os.pread(self.fd, self.bytes, 0)
@@ -273,7 +276,8 @@ def test_what_cannot_be_mapped(client: Client, values: dict[str, int], words: st
 
 def test_more_than_a_descriptor_has_is_not_mapped(client: Client) -> None:
     client.hello()
-    said = client.skel.refused(client.handle, "map", fd=Memory(bytes(4096)).fd, bytes=8192)
+    memory = Memory(bytes(4096))
+    said = client.skel.refused(client.handle, "map", fd=memory.fd, bytes=8192)
     assert "which has 4096, cannot be mapped" in said
 
 
@@ -402,24 +406,50 @@ def test_malformed_calls_are_refused_and_do_no_harm(client: Client, data: st.Dat
     assert result in (BAD_PARAMETER, UNSUPPORTED)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ODD = (0, 1, 2, 3, 5, 6, 127, 128, 4096, 2**31 - 1, 2**31, 2**32 - 1)
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_any_values_are_refused_or_done(client: Client, data: st.DataObject) -> None:
-    """Well-formed calls with any numbers, in any order, on a session in any state."""
-    skel = client.skel
-    method = data.draw(st.sampled_from([m for m in skel.interface.methods.values() if m.name != "map"]))
-    small = st.one_of(st.integers(0, 3), U32)
-    values = {
-        name: data.draw(st.binary(max_size=size)) if size > 8 else data.draw(small)
-        for name, size in method.fields_in
-        if name != "abi"
-    }
-    given_bytes = [
-        data.draw(st.binary(min_size=b.least_bytes, max_size=64).map(lambda x, n=b.element_bytes: x[: len(x) // n * n]))
-        for b in method.given
-    ]
-    answer = skel.ask(client.handle, method.name, *given_bytes, **values)
-    assert (answer.kind == 0) == (answer.said == "")
+def test_any_values_in_any_order_are_refused_or_done(
+    skel: Skel, ragged_artifact: Path, memories: tuple[Memory, Memory], data: st.DataObject
+) -> None:
+    """Well-formed calls with any numbers, on sessions that have come any part of the way."""
+    client = Client(skel, skel.open(), ragged_artifact)
+    try:
+        ask_anything(client, memories, data)
+    finally:
+        assert skel.close(client.handle) == 0
+
+
+def ask_anything(client: Client, memories: tuple[Memory, Memory], data: st.DataObject) -> None:
+    skel, stage = client.skel, data.draw(st.integers(0, 4))
+    if stage > 0:
+        client.hello()
+    if stage > 1:
+        client.map(memories[0], writable=data.draw(st.integers(0, 1)))
+        client.map(memories[1], writable=1)
+    if stage > 2:
+        client.attach(client.map_files())
+    if stage > 3:
+        client.open_engine(rotations_region=1)
+        skel.done(client.handle, "set_text", client.text(), expert=0)
+    for _ in range(data.draw(st.integers(1, 5))):
+        method = data.draw(st.sampled_from(list(skel.interface.methods.values())))
+        values = {
+            name: data.draw(st.binary(max_size=size) if size > 8 else st.sampled_from((*ODD, memories[0].fd)))
+            for name, size in method.fields_in
+            if name != "abi"
+        }
+        buffers = [bytes(b.element_bytes * data.draw(st.integers(1, 16))) for b in method.given]
+        answer = skel.ask(client.handle, method.name, *buffers, **values)
+        assert (answer.kind == 0) == (answer.said == "")
+
+
+@pytest.fixture
+def memories(skel: Skel, ragged_artifact: Path) -> tuple[Memory, Memory]:
+    """A hidden state, and something that serves as rotations."""
+    return Memory(bytes(1 << 16)), Memory(np.ones(1 << 14, np.float32).tobytes())
 
 
 def test_the_interface_is_of_one_piece(programs: dict[str, Path]) -> None:

@@ -1,4 +1,5 @@
-"""`hvdc_runner --npu dsp`: streams whose NPU is behind a stand-in of FastRPC's library, in one process and in two."""
+"""`hvdc_runner --npu dsp`: streams whose NPU is behind a stand-in of FastRPC's library, in one process, in two, and in
+one that an emulator executes."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ import pytest
 
 from hvdc.pipeline.stream_file import StreamVideo
 from tests import calibrations
+from tests.commands import hvdc
+from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
 from tests.device_runtime.rpc import STAND_IN
 from tests.device_runtime.runs import Runner, stream_of, tokens, why_no_gpu
 
@@ -60,6 +63,27 @@ def test_both_engines_share_a_stream(runner: Runner, dsp: tuple[object, ...], tm
     for name, place in (("portable", ("--npu", "portable")), ("dsp", dsp)):
         runner.finished(tmp_path / name, "hetero", "--cut", 5, *place)
     assert videos(tmp_path / "dsp") == videos(tmp_path / "portable")
+
+
+def test_a_video_on_an_emulated_dsp(
+    programs: dict[str, Path], watched_checkpoint: Path, embeds: Path, dsp: tuple[object, ...], tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """One step of each expert: every block of the video is Hexagon code's."""
+    if reason := why_no_hexagon():
+        pytest.skip(reason)
+    command = " ".join(emulated(built_for_hexagon(tmp_path_factory), "v79", "hvdc_dsp"))
+    artifact = tmp_path / "a.hvdc"
+    done = hvdc("compile", watched_checkpoint, "-o", artifact, *calibrations.SHORT, "-q")
+    assert done.status == 0, done.err
+    runner = Runner(
+        programs["hvdc_runner"], artifact, stream_of(tmp_path / "s", artifact, embeds, VIDEOS[:1]), tmp_path
+    )
+    runner.finished(tmp_path / "portable", "npu", "--npu", "portable")
+    emulated_run = runner.run(tmp_path / "dsp", "npu", *dsp, env={"HVDC_STAND_IN_DSP": command})
+    assert emulated_run.status == 0, emulated_run.said
+    assert emulated_run.report["npu"].startswith("Hexagon v79, ")
+    assert tokens(tmp_path / "dsp", 0).tobytes() == tokens(tmp_path / "portable", 0).tobytes()
 
 
 def test_without_a_dsp_it_is_said(runner: Runner, tmp_path: Path) -> None:

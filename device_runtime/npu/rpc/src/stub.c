@@ -23,9 +23,9 @@ typedef struct dsp_engine {
     hvdc_engine face; /* first, so that an hvdc_engine of ours is a dsp_engine */
     hvdc_rpc_link link;
     hvdc_weights weights;
-    const hvdc_memory_kind *kind;
-    hvdc_memory *files; /* [file_count], of those that had no descriptor */
-    uint32_t *regions;  /* [file_count] */
+    const hvdc_memory_kind *kind; /* also of memory that others share: all choose the same */
+    hvdc_memory *files;           /* [file_count], of those that had no descriptor */
+    uint32_t *regions;            /* [file_count] */
     uint32_t file_count;
     hvdc_memory rotations, staged;
     uint64_t hidden_bytes, own_bytes, memory_bytes;
@@ -65,8 +65,7 @@ static bool fill(const hvdc_memory_kind *kind, hvdc_memory *memory, const void *
 /* Shared memory of this engine's own, filled with `from` unless that is NULL. On failure there is none. */
 static bool make(dsp_engine *e, const char *name, const void *from, uint64_t bytes, bool writable, hvdc_memory *made,
                  uint32_t *region, hvdc_failure *failure) {
-    if (e->kind == NULL) e->kind = hvdc_memory_choose(failure);
-    if (e->kind == NULL || !e->kind->create(name, bytes, made, failure)) return false;
+    if (!e->kind->create(name, bytes, made, failure)) return false;
     if (!fill(e->kind, made, from, failure) || !map(e, made->data, made->fd, bytes, writable, region, failure)) {
         e->kind->close(made);
         return false;
@@ -190,18 +189,33 @@ static struct shared *find_shared(dsp_engine *e, const void *data, uint64_t byte
     return NULL;
 }
 
-static bool share(hvdc_engine *engine, void *data, uint64_t bytes, int fd, hvdc_failure *failure) {
-    dsp_engine *e = (dsp_engine *)engine;
+/* A free place; SHARED_MAX if there is none. */
+static uint32_t free_place(const dsp_engine *e, hvdc_failure *failure) {
     uint32_t i = 0;
     while (i < SHARED_MAX && e->shared[i].data != NULL) i++;
     if (i == SHARED_MAX)
-        return hvdc_fail(failure, HVDC_FAILURE_MEMORY,
-                         "the DSP has %u pieces of memory in common with this program "
-                         "already",
-                         SHARED_MAX);
+        (void)hvdc_fail(failure, HVDC_FAILURE_MEMORY,
+                        "the DSP has %u pieces of memory in common with this program already", SHARED_MAX);
+    return i;
+}
+
+static bool share(hvdc_engine *engine, void *data, uint64_t bytes, int fd, hvdc_failure *failure) {
+    dsp_engine *e = (dsp_engine *)engine;
+    const uint32_t i = free_place(e, failure);
     uint32_t region;
-    if (!map(e, data, fd, bytes, true, &region, failure)) return false;
+    if (i == SHARED_MAX || !map(e, data, fd, bytes, true, &region, failure)) return false;
     e->shared[i] = (struct shared){.data = data, .bytes = bytes, .fd = fd, .region = region};
+    return true;
+}
+
+/* Memory for hidden states that lie elsewhere. */
+static bool stage(dsp_engine *e, hvdc_failure *failure) {
+    const uint32_t i = free_place(e, failure);
+    uint32_t region;
+    if (i == SHARED_MAX || !make(e, "hvdc:dsp-hidden", NULL, e->hidden_bytes, true, &e->staged, &region, failure))
+        return false;
+    e->shared[i] =
+        (struct shared){.data = e->staged.data, .bytes = e->hidden_bytes, .fd = e->staged.fd, .region = region};
     return true;
 }
 
@@ -217,36 +231,29 @@ static void unshare(hvdc_engine *engine, void *data) {
     }
 }
 
+/* The CPU's caches: what it wrote is in memory before the DSP reads, and what the DSP wrote is what it reads then. */
 static bool run_in(dsp_engine *e, const struct shared *shared, const void *hidden, uint32_t step, uint32_t first,
                    uint32_t count, hvdc_failure *failure) {
+    hvdc_memory memory = {.data = shared->data, .bytes = shared->bytes, .fd = shared->fd};
     hvdc_rpc_run_in in = {.step = step,
                           .first = first,
                           .count = count,
                           .region = shared->region,
                           .offset = (uint64_t)((uintptr_t)hidden - (uintptr_t)shared->data)};
     hvdc_rpc_run_out out;
-    return CALL(e, run, &in, &out, NULL, failure);
+    if (!e->kind->end_write(&memory, failure)) return false;
+    const bool ran = CALL(e, run, &in, &out, NULL, failure);
+    return e->kind->begin_write(&memory, ran ? failure : NULL) && ran;
 }
 
 /* A hidden state in memory that the DSP does not see. */
 static bool run_staged(dsp_engine *e, float *hidden, uint32_t step, uint32_t first, uint32_t count,
                        hvdc_failure *failure) {
-    if (e->staged.data == NULL) {
-        uint32_t region;
-        if (!make(e, "hvdc:dsp-hidden", NULL, e->hidden_bytes, true, &e->staged, &region, failure)) return false;
-        uint32_t i = 0;
-        while (i < SHARED_MAX && e->shared[i].data != NULL) i++;
-        if (i == SHARED_MAX)
-            return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no room for a copy of the hidden state: share less memory");
-        e->shared[i] =
-            (struct shared){.data = e->staged.data, .bytes = e->hidden_bytes, .fd = e->staged.fd, .region = region};
-    }
+    if (e->staged.data == NULL && !stage(e, failure)) return false;
     const struct shared *shared = find_shared(e, e->staged.data, e->hidden_bytes);
     e->description.staged_runs++;
-    if (!e->kind->begin_write(&e->staged, failure)) return false;
     memcpy(e->staged.data, hidden, (size_t)e->hidden_bytes);
-    if (!e->kind->end_write(&e->staged, failure) || !run_in(e, shared, e->staged.data, step, first, count, failure))
-        return false;
+    if (!run_in(e, shared, e->staged.data, step, first, count, failure)) return false;
     memcpy(hidden, e->staged.data, (size_t)e->hidden_bytes);
     return true;
 }
@@ -311,8 +318,9 @@ bool hvdc_dsp_open(const hvdc_weights *weights, const hvdc_dsp_options *options,
                             .close = close_dsp};
     e->weights = *weights;
     e->rotations = e->staged = HVDC_NO_MEMORY;
-    if (!hvdc_link_open(options, &e->link, failure) || !greet(e, failure) || !send_artifact(e, failure) ||
-        !open_engine(e, options, failure) || !measure(e, seconds, failure)) {
+    e->kind = hvdc_memory_choose(failure);
+    if (e->kind == NULL || !hvdc_link_open(options, &e->link, failure) || !greet(e, failure) ||
+        !send_artifact(e, failure) || !open_engine(e, options, failure) || !measure(e, seconds, failure)) {
         close_dsp(&e->face);
         return false;
     }
