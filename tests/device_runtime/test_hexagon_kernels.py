@@ -1,5 +1,5 @@
-"""The NPU's kernels as Hexagon code, executed by an emulator: to the bit what the portable ones compute on this machine,
-which test_npu_kernels.py compares with the Python path.
+"""The NPU's kernels as Hexagon code, executed by an emulator: to the bit what the portable ones compute on this
+machine, which test_npu_kernels.py compares with the Python path.
 
 What is defined to the bit is asked of numpy as well: widened weights, narrowed values, exponentials.
 """

@@ -119,6 +119,8 @@ void hvdc_dsp_release(hvdc_dsp_units *units) {
 
 hvdc_dsp_facts hvdc_dsp_describe(void) {
     const uint32_t contexts = (uint32_t)qurt_hvx_get_units() >> 8 & 255u;
-    return (hvdc_dsp_facts){
-        .arch = __HEXAGON_ARCH__, .contexts = contexts == 0 ? V79_CONTEXTS : contexts, .vtcm_bytes = vtcm_bytes_here()};
+    return (hvdc_dsp_facts){.arch = __HEXAGON_ARCH__,
+                            .contexts = contexts == 0 ? V79_CONTEXTS : contexts,
+                            .vtcm_bytes = vtcm_bytes_here(),
+                            .has_unit = true};
 }

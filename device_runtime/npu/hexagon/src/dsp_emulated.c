@@ -57,7 +57,9 @@ bool hvdc_dsp_power(void *power_client, bool up, hvdc_failure *failure) {
     return true;
 }
 
-static bool is_held;
+static bool is_held, has_unit;
+
+void hvdc_dsp_use_unit(void) { has_unit = true; }
 
 bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *failure) {
     if (is_held)
@@ -87,5 +89,6 @@ hvdc_dsp_facts hvdc_dsp_describe(void) {
 #else
     const uint32_t arch = 0;
 #endif
-    return (hvdc_dsp_facts){.arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES, .adds_exactly = true};
+    return (hvdc_dsp_facts){
+        .arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES, .adds_exactly = true, .has_unit = has_unit};
 }

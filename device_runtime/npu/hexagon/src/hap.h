@@ -2,7 +2,7 @@
  * compiled and linked, and left undefined in libhvdc_skel.so for the DSP's own image to fill in.
  *
  * Sources: public programs that call them (ggml's Hexagon backend, MNN, tinygrad), and headers that others published:
- * HAP_mem.h, HAP_power.h, HAP_compute_res.h, qurt_thread.h, qurt_futex.h, qurt_memory.h. */
+ * HAP_mem.h, HAP_power.h, HAP_compute_res.h, qurt_thread.h, qurt_futex.h, qurt_mutex.h, qurt_memory.h. */
 #ifndef HVDC_HEXAGON_HAP_H
 #define HVDC_HEXAGON_HAP_H
 
@@ -72,6 +72,9 @@ HAP_WEAK int compute_resource_attr_get_vtcm_ptr_v2(hap_compute_attributes *attri
 HAP_WEAK unsigned compute_resource_acquire(hap_compute_attributes *attributes, unsigned timeout_us);
 HAP_WEAK int compute_resource_release(unsigned context);
 
+HAP_WEAK int compute_resource_hmx_lock(unsigned context); /* for the calling thread */
+HAP_WEAK int compute_resource_hmx_unlock(unsigned context);
+
 /* qurt_memory.h: 0 is success. */
 enum { QURT_MEM_CACHE_FLUSH = 0, QURT_MEM_CACHE_INVALIDATE = 1, QURT_MEM_DCACHE = 1 };
 int qurt_mem_cache_clean(unsigned address, unsigned bytes, int operation, int type);
@@ -99,6 +102,16 @@ int qurt_thread_create(unsigned *thread, qurt_attributes *attributes, void (*ent
 int qurt_thread_join(unsigned thread, int *status);
 unsigned qurt_thread_get_id(void);
 int qurt_thread_get_priority(unsigned thread);
+/* qurt_mutex.h: 16 bytes, and room for more. */
+typedef struct qurt_mutex {
+    uint64_t words[8];
+} qurt_mutex;
+
+void qurt_mutex_init(qurt_mutex *mutex);
+void qurt_mutex_lock(qurt_mutex *mutex);
+void qurt_mutex_unlock(qurt_mutex *mutex);
+void qurt_mutex_destroy(qurt_mutex *mutex);
+
 int qurt_futex_wait(void *word, int value); /* returns at once unless *word is value */
 int qurt_futex_wake(void *word, int threads);
 int qurt_hvx_get_units(void); /* bits 8 … 15: how many contexts of 128 bytes there are */

@@ -35,11 +35,15 @@ typedef struct hvdc_dsp_facts {
     uint32_t contexts;
     uint32_t vtcm_bytes;
     bool adds_exactly; /* whether its engine can promise HVDC_NPU_SUMS_EXACT */
+    bool has_unit;     /* whether its engine computes with the matrix unit that reads VTCM */
 } hvdc_dsp_facts;
 
 hvdc_dsp_facts hvdc_dsp_describe(void);
 
 /* Emulation only: descriptors are those of this process. */
 void hvdc_dsp_serve(uint32_t client_pid);
+
+/* Emulation only: from here on, engines compute with the model of the matrix unit, in memory in VTCM's place. */
+void hvdc_dsp_use_unit(void);
 
 #endif

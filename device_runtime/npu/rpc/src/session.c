@@ -248,6 +248,7 @@ bool hvdc_session_open_engine(hvdc_rpc_session *s, const hvdc_rpc_open_engine_in
     const uint32_t tokens = hvdc_grid_tokens(&grid);
     if (!find_rotations(s, in, tokens, &options.rotations, failure) || !take_units(s, in->vtcm_bytes, failure))
         return false;
+    options.unit = hvdc_dsp_describe().has_unit ? hvdc_hmx_staged() : NULL;
     if (!hvdc_npu_open(&(hvdc_weights){.artifact = s->artifact}, &options, &s->engine, failure)) {
         release_units(s);
         return false;
