@@ -31,7 +31,9 @@ def clang() -> list[str]:
         pytest.skip(
             "the sources are not compiled for Android: there are no headers: apt-get install libc6-dev-arm64-cross"
         )
-    folders = [f"-I{folder}" for part in (*PARTS, "decoder") for folder in (SOURCE / part / "include", SOURCE / part / "src")]
+    folders = [
+        f"-I{folder}" for part in (*PARTS, "decoder") for folder in (SOURCE / part / "include", SOURCE / part / "src")
+    ]
     return [compiler, *TARGET, "-std=c11", "-fsyntax-only", *STRICT, *DEFINES, *folders]
 
 

@@ -221,8 +221,8 @@ def test_memory_is_exactly_what_is_declared(small: Oracle, start_gpu: Start) -> 
 def test_memory_is_known_before_a_device_is_opened(
     more: dict[str, object], grid: Grid, small: Oracle, start_gpu: Start
 ) -> None:
-    """As on a GPU: this form needs no scratch for the GEMM, which plain C on a CPU does. That one makes its other buffers
-    smaller where the scratch would be larger than a buffer may be, so that less is taken than was said."""
+    """As on a GPU: this form needs no scratch for the GEMM, which plain C on a CPU does. That one makes its other
+    buffers smaller where the scratch would be larger than a buffer may be, so that less is taken than was said."""
     with start_gpu(dot="khr", emulate=1, cache="", **more) as gpu:
         gpu.ask("open", small.path, *grid)
         assert int(gpu.ask("forecast")) == int(gpu.ask("memory"))
