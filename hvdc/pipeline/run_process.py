@@ -75,7 +75,7 @@ class Watched:
         elif kind in ("note", "gpu-lost"):
             self._say(text)
         elif kind in ("blocks", "handoff", "finished", "skipped"):
-            record = event.get("record") if isinstance(event.get("record"), dict) else {}
+            record: dict[str, Any] = event["record"] if isinstance(event.get("record"), dict) else {}
             was_there = kind == "skipped" or bool(record.get("kept"))
             self._advance(int(event["video"]), kind, int(event.get("position", 0)), was_there)
             if kind == "finished" and record:
