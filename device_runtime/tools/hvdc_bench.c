@@ -138,6 +138,15 @@ static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
 #endif
 }
 
+/* Positions do not change what a block takes, so that any grid of so many tokens serves: one row, or, if that is too
+ * long, the fewest that are alike. 0 is the artifact's own. */
+static hvdc_grid grid_of(uint32_t tokens) {
+    if (tokens == 0) return (hvdc_grid){0, 0, 0};
+    for (uint32_t rows = 1; rows <= HVDC_GRID_AXIS_MAX; rows++)
+        if (tokens % rows == 0 && tokens / rows <= HVDC_GRID_AXIS_MAX) return (hvdc_grid){1, rows, tokens / rows};
+    return (hvdc_grid){1, 1, tokens}; /* which is refused */
+}
+
 static bool open_all(bench *b, hvdc_failure *failure) {
     const options *o = &b->options;
     hvdc_error error;
@@ -153,8 +162,7 @@ static bool open_all(bench *b, hvdc_failure *failure) {
             "the artifact %s has no activation scales, which the GPU needs: give --engine npu, or compile it "
             "with --prompts or --calibration",
             o->artifact);
-    /* Positions do not change what a block takes, so that any number of tokens may stand in one row. */
-    const hvdc_grid asked = {o->tokens == 0 ? 0 : 1, o->tokens == 0 ? 0 : 1, o->tokens};
+    const hvdc_grid asked = grid_of(o->tokens);
     hvdc_grid grid;
     if (!hvdc_grid_resolve(b->artifact, &asked, &grid, failure)) return false;
     b->trajectory.tokens = hvdc_grid_tokens(&grid);

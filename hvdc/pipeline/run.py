@@ -182,10 +182,13 @@ def _run(
             lambda cut, share, source: (
                 None if state.cut is not None else state.note(cut=cut, gpu_share=share, cut_source=source)
             ),
-            state.begin, state.note_video,
+            state.begin, lambda record: state.note_videos([record]),
         )  # fmt: skip
         arguments = _arguments(request, place, state, rates, decoder)
-        report = merged(run_runner(runtime.runner, arguments, watched, progress), state)
+        report = run_runner(runtime.runner, arguments, watched, progress)
+        # Most were heard as they finished; what this process did not read for too long, the runtime has not kept.
+        state.note_videos(record for record in report["videos"] if record["finished_s"] and not record["skipped"])
+        report = merged(report, state)
         if not report["stopped"]:
             state.begin()  # also where the runtime has not said so
         device = watched.device or state.gpu

@@ -10,7 +10,7 @@ import contextlib
 import json
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -159,12 +159,19 @@ class Run:
         """The runtime's record of a video that is finished, of whichever start made it; {} for none."""
         return _dict(self._table("videos").get(str(video)))
 
-    def note_video(self, record: dict[str, Any]) -> None:
-        """Keep the record of a video that is finished now; of one that was only decoded, what computed it stays."""
+    def note_videos(self, records: Iterable[dict[str, Any]]) -> None:
+        """Keep records of videos that are finished; of one that was only decoded, what computed it stays. What is held
+        already is not written again."""
+        held = self._table("videos")
+        new = held | {str(record["video"]): self._with_earlier(record) for record in records}
+        if new != held:
+            self.note(videos=new)
+
+    def _with_earlier(self, record: dict[str, Any]) -> dict[str, Any]:
         earlier = self.video(record["video"])
         if record.get("kept") and earlier.keys() == record.keys():
-            record = earlier | {"decode_s": record["decode_s"]}
-        self.note(videos=self._table("videos") | {str(record["video"]): record})
+            return earlier | {"decode_s": record["decode_s"]}
+        return record
 
     def clip(self, name: str) -> dict[str, Any]:
         """What a clip was made from, and the SHA-256 of what was written (`run_clips`); {} for none."""

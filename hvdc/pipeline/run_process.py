@@ -75,9 +75,11 @@ class Watched:
         elif kind in ("note", "gpu-lost"):
             self._say(text)
         elif kind in ("blocks", "handoff", "finished", "skipped"):
-            self._advance(int(event["video"]), kind, int(event.get("position", 0)))
-            if kind == "finished" and isinstance(event.get("record"), dict):
-                self._finished(event["record"])
+            record: dict[str, Any] = event["record"] if isinstance(event.get("record"), dict) else {}
+            was_there = kind == "skipped" or bool(record.get("kept"))
+            self._advance(int(event["video"]), kind, int(event.get("position", 0)), was_there)
+            if kind == "finished" and record:
+                self._finished(record)
         elif kind == "decoding":
             self._decoding(int(event["video"]), int(event["done"]), int(event["total"]))
 
@@ -89,7 +91,7 @@ class Watched:
             self._say(f"video {video}: {done} of {total} latent frames of tiles decoded")
         self._said_s = now_s
 
-    def _advance(self, video: int, kind: str, position: int) -> None:
+    def _advance(self, video: int, kind: str, position: int, was_there: bool) -> None:
         if not self._started:
             self._started = True
             count = len(self._position)
@@ -97,7 +99,7 @@ class Watched:
         whole = kind in ("finished", "skipped")
         position = self._executions if whole else position
         new = max(0, position - self._position[video])
-        self._progress.skip(new) if kind == "skipped" else self._progress.advance(new)
+        self._progress.skip(new) if was_there else self._progress.advance(new)
         self._position[video] = max(position, self._position[video])
         if whole:
             self._progress.item_done(f"video {video}")

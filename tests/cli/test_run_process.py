@@ -83,7 +83,7 @@ def test_lines_become_progress_and_notes() -> None:
         def item_done(self, label: str) -> None:
             self.finished.append(label)
 
-    watch, said, cuts = watched()
+    watch, said, cuts = watched(3)
     progress = Counting()
     watch._progress = progress
     for line in (
@@ -95,6 +95,7 @@ def test_lines_become_progress_and_notes() -> None:
         '{"event": "blocks", "video": 0, "position": 2, "at_s": 1}',
         '{"event": "finished", "video": 0, "position": 12, "at_s": 1}',
         '{"event": "skipped", "video": 1, "position": 0, "at_s": 1}',
+        '{"event": "finished", "video": 2, "position": 12, "at_s": 1, "record": {"video": 2, "kept": true}}',
         '{"event": "something new"}',
         '{"event": "gpu-lost", "text": "the GPU is gone"}',
         "no JSON",
@@ -102,8 +103,8 @@ def test_lines_become_progress_and_notes() -> None:
     ):
         watch.take(line)
     assert (said, cuts) == (["weights", "GPU: Adreno", "the GPU is gone"], [(7, 0.0, "measured")])
-    assert (progress.done, progress.skipped) == (EXECUTIONS + 2, EXECUTIONS - 2)
-    assert progress.finished == ["video 0", "video 1"]
+    assert (progress.done, progress.skipped) == (EXECUTIONS + 2, EXECUTIONS - 2 + EXECUTIONS), "one was only decoded"
+    assert progress.finished == ["video 0", "video 1", "video 2"]
     assert watch.device == "Adreno"
     assert list(watch.log) == ["no JSON", "[1]"]
 

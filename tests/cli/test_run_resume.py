@@ -134,6 +134,20 @@ def test_clips_of_another_rate_format_or_latent_are_made_again(
     assert sorted(path.name for path in out.glob("*.gif")) == ["video-000000.gif"]
 
 
+def test_figures_that_were_not_heard_are_the_reports(
+    runnable_artifact: Path, embeds: Path, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a stop by Ctrl-Z: the runtime does not wait, and what nobody has read in time is lost."""
+    take = Watched.take
+    given = ("--mode", "npu", "--prompts-limit", 2, "--no-decode")
+    with monkeypatch.context() as patch:
+        patch.setattr(Watched, "take", lambda self, line: None if '"event": "finished"' in line else take(self, line))
+        first = ran(runnable_artifact, embeds, out, *given)
+    again = ran(runnable_artifact, embeds, out, *given, "--resume")
+    assert [video["npu_s"] for video in again["videos"]] == [video["npu_s"] for video in first["videos"]]
+    assert all(video["npu_s"] > 0 for video in again["videos"])
+
+
 def test_figures_of_a_video_stay_with_it(
     finished: tuple[object, ...], runnable_artifact: Path, embeds: Path, out: Path
 ) -> None:

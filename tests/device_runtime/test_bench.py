@@ -214,10 +214,23 @@ def test_what_is_no_artifact_is_refused(bench: Bench, tmp_path: Path) -> None:
     assert "[MISSING_FILE]" in done.stderr
 
 
-def test_too_many_tokens_are_refused(bench: Bench, artifact: Path) -> None:
-    done = bench.run(artifact, "--engine", "npu", "--tokens", 2**32 - 1)
+@pytest.mark.parametrize("tokens", [2**24 + 1, 2**32 - 1])
+def test_too_many_tokens_are_refused(tokens: int, bench: Bench, artifact: Path) -> None:
+    done = bench.run(artifact, "--engine", "npu", "--tokens", tokens)
     assert done.returncode == USAGE
+    assert "above 2^24 tokens" in done.stderr
     assert not done.stdout
+
+
+def test_a_large_clip_needs_no_more_than_memory(bench: Bench, artifact: Path) -> None:
+    """81 frames of 720 × 1280 are more tokens than an axis may have. They take long, so that memory ends it here."""
+    little = {"ASAN_OPTIONS": "allocator_may_return_null=1:max_allocation_size_mb=4:detect_leaks=0"}
+    done = subprocess.run(
+        [bench.program, artifact, "--engine", "npu", "--tokens", "75600"], env={**os.environ, **little},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "hvdc_bench: no memory for " in done.stderr
 
 
 def test_without_a_driver_the_gpu_is_refused(bench: Bench, artifact: Path, tmp_path: Path) -> None:

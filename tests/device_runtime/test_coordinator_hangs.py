@@ -20,7 +20,9 @@ DEVICE = 3
 """Of enum hvdc_failure_kind."""
 HANGS = 6
 """Exit status of `hvdc_stream_check`."""
-SAID = "a call of the NPU's engine, or of the decoder, has not returned within 0.4 s"
+LIMIT_S = 1.0
+"""Far above what any other call takes, sanitized and on a busy machine."""
+SAID = "a call of the NPU's engine, or of the decoder, has not returned within 1.0 s"
 
 
 def started(program: Path, **more: object) -> subprocess.Popen[str]:
@@ -58,7 +60,7 @@ def test_a_call_that_does_not_return_ends_the_process(program: Path, mode: str, 
     video = 2 if mode == "dp" else 1  # the NPU's second one
     fault: dict[str, object] = {"decode_hangs": video} if mode == "gpu" else {"npu_hangs": f"{video}:9"}
     given: dict[str, object] = {"dir": tmp_path, "mode": mode, "videos": 3, **MODES[mode]}
-    report = ended(started(program, **given, **fault, npu_silence_s=0.4))
+    report = ended(started(program, **given, **fault, npu_silence_s=LIMIT_S))
     assert (report["ok"], report["kind"]) == (False, DEVICE)
     assert report["failure"] == f"{SAID} in video {video}; finished videos are kept"
     done = [held for held in report["videos"] if held["finished_s"] > 0]
@@ -77,7 +79,7 @@ def test_a_call_that_does_not_return_ends_the_process(program: Path, mode: str, 
 
 
 def test_its_worker_ends_with_it(program: Path) -> None:
-    with started(program, mode="hetero", cut=3, videos=9, npu_hangs="1:9", npu_silence_s=0.4) as child:
+    with started(program, mode="hetero", cut=3, videos=9, npu_hangs="1:9", npu_silence_s=LIMIT_S) as child:
         workers: list[int] = []
         while not workers and child.poll() is None:
             workers = children_of(child.pid)
@@ -88,7 +90,7 @@ def test_its_worker_ends_with_it(program: Path) -> None:
 
 def test_stopping_does_not_wait_for_it_either(program: Path) -> None:
     """Asked to drop everything, while the call is in its first moments."""
-    with started(program, mode="npu", videos=3, npu_hangs="1:9", npu_silence_s=0.4, on_stop=1) as child:
+    with started(program, mode="npu", videos=3, npu_hangs="1:9", npu_silence_s=LIMIT_S, on_stop=1) as child:
         assert child.stdout is not None
         for line in child.stdout:
             if line.startswith("event blocks 1 9"):
@@ -100,7 +102,7 @@ def test_stopping_does_not_wait_for_it_either(program: Path) -> None:
 
 def test_slow_calls_and_an_npu_without_work_are_no_fault(program: Path) -> None:
     """Each call is within the limit and all together are not; the GPU takes longer than the limit for each video."""
-    slow = {"mode": "hetero", "cut": 4, "videos": 2, "npu_us": 150_000, "gpu_us": 200_000, "npu_silence_s": 0.6}
+    slow = {"mode": "hetero", "cut": 4, "videos": 2, "npu_us": 250_000, "gpu_us": 400_000, "npu_silence_s": 1.2}
     child = started(program, **slow)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, (out, err)
@@ -108,7 +110,14 @@ def test_slow_calls_and_an_npu_without_work_are_no_fault(program: Path) -> None:
 
 def test_waiting_for_a_slice_is_not_the_npus_silence(program: Path) -> None:
     """A worker that hangs has a limit of its own, which is longer here."""
-    more = {"mode": "hetero-tensor", "share": 0.5, "videos": 2, "hang": "1:5", "silence_s": 1.0, "npu_silence_s": 0.4}
+    more = {
+        "mode": "hetero-tensor",
+        "share": 0.5,
+        "videos": 2,
+        "hang": "1:5",
+        "silence_s": 2.0,
+        "npu_silence_s": LIMIT_S,
+    }
     child = started(program, **more)
     out, err = child.communicate(timeout=60)
     assert child.returncode == 0, (out, err)

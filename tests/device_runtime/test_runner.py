@@ -118,9 +118,9 @@ def test_different_videos_are_different(on_npu: Path) -> None:
 
 
 def test_memory_is_forecast_before_weights_are_read(runner: Runner, tmp_path: Path) -> None:
-    """To the byte, for any number of threads; and what is too much is refused part by part."""
-    for threads in (1, 3):
-        done = runner.finished(tmp_path / str(threads), "npu", "--threads", threads)
+    """To the byte, for any number of threads and kind of sums; and what is too much is refused part by part."""
+    for threads, sums in ((1, "fast"), (1, "exact"), (3, "fast")):
+        done = runner.finished(tmp_path / f"{threads} {sums}", "npu", "--threads", threads, "--npu-sums", sums)
         assert done.report["forecast"] == {
             name: done.report[name] for name in ("weights_bytes", "slot_bytes", "npu_engine_bytes", "gpu_engine_bytes")
         }

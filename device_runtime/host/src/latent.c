@@ -9,15 +9,15 @@ bool hvdc_grid_resolve(const hvdc_artifact *artifact, const hvdc_grid *grid, hvd
     } else {
         *resolved = *grid;
     }
-    const uint32_t limit = 1u << 16; /* of each axis, and far above what a model was trained for */
+    const uint32_t limit = HVDC_GRID_AXIS_MAX;
     uint64_t tokens = (uint64_t)resolved->frames * resolved->rows;
     if (tokens == 0u || resolved->columns == 0u || resolved->frames > limit || resolved->rows > limit ||
-        resolved->columns > limit || tokens * resolved->columns > 1u << 24) {
+        resolved->columns > limit || tokens * resolved->columns > HVDC_GRID_TOKENS_MAX) {
         return hvdc_fail(
             failure, HVDC_FAILURE_USAGE,
-            "a grid of %u x %u x %u tokens is empty, or above 2^24 tokens; give frames, rows and columns of "
-            "tokens, or none for the artifact's own",
-            (unsigned)resolved->frames, (unsigned)resolved->rows, (unsigned)resolved->columns);
+            "a grid of %u x %u x %u tokens is empty, has an axis of more than %u, or is above 2^24 tokens; give "
+            "frames, rows and columns of tokens, or none for the artifact's own",
+            (unsigned)resolved->frames, (unsigned)resolved->rows, (unsigned)resolved->columns, (unsigned)limit);
     }
     return true;
 }

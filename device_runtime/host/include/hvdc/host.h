@@ -18,6 +18,10 @@
 extern "C" {
 #endif
 
+/* Far above what a model was trained for. */
+#define HVDC_GRID_AXIS_MAX (1u << 16)
+#define HVDC_GRID_TOKENS_MAX (1u << 24)
+
 /* Token positions of a clip. */
 typedef struct hvdc_grid {
     uint32_t frames, rows, columns;
