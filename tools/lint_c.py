@@ -45,7 +45,10 @@ FOR_HEXAGON = (
 )  # fmt: skip
 """Of the DSP's own files, as the device's build has them."""
 
-IN_LIBC = "-bugprone-reserved-identifier,-cert-dcl37-c,-cert-dcl51-cpp,-concurrency-mt-unsafe,-clang-analyzer-optin.portability.UnixAPI"
+IN_LIBC = (
+    "-bugprone-reserved-identifier,-cert-dcl37-c,-cert-dcl51-cpp,-concurrency-mt-unsafe,"
+    "-clang-analyzer-optin.portability.UnixAPI"
+)
 """Not asked of the C library for programs under emulation: it defines such names, for one thread."""
 
 IN_TESTS = "-bugprone-unchecked-string-to-number-conversion,-cert-err33-c,-cert-err34-c,-concurrency-mt-unsafe"
