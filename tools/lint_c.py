@@ -32,8 +32,24 @@ LOOSE = (
     "-DHVDC_ANDROID_MEMORY",
     *(f"-I{RUNTIME / part}" for part in ("core/include", "core/src", "platform/include", "platform/src")),
     *(f"-I{RUNTIME / part}" for part in ("gpu/src", "decoder/include", "decoder/src")),
+    *(f"-I{RUNTIME / part}" for part in ("host/include", "npu/rpc/src", "npu/hexagon/src")),
 )
 """Of files that the host's build does not compile: Android's memory, fuzz targets, what tests compile themselves."""
+
+HEXAGON = RUNTIME / "npu" / "hexagon"
+FOR_HEXAGON = (
+    "--target=hexagon-unknown-elf", "-mv79", "-mhvx", "-mhvx-length=128B", "-mhvx-ieee-fp", "-ffreestanding",
+    "-std=c11", "-DHVDC_CPU_LEVEL=generic", '-DHVDC_RUNTIME_VERSION="0"', f"-I{HEXAGON / 'libc' / 'include'}",
+    *(f"-I{RUNTIME / part}" for part in ("core/include", "core/src", "host/include", "npu/include", "npu/src")),
+    *(f"-I{RUNTIME / part}" for part in ("npu/rpc/src", "npu/hexagon/src")),
+)  # fmt: skip
+"""Of the DSP's own files, as the device's build has them."""
+
+IN_LIBC = (
+    "-bugprone-reserved-identifier,-cert-dcl37-c,-cert-dcl51-cpp,-concurrency-mt-unsafe,"
+    "-clang-analyzer-optin.portability.UnixAPI"
+)
+"""Not asked of the C library for programs under emulation: it defines such names, for one thread."""
 
 IN_TESTS = "-bugprone-unchecked-string-to-number-conversion,-cert-err33-c,-cert-err34-c,-concurrency-mt-unsafe"
 """Not asked of what only tests compile: it has one thread, reads what a test wrote, and prints for a test, which
@@ -92,12 +108,14 @@ def tidy_all() -> bool:
 
     def look_at(path: Path) -> bool:
         flags = commands.get(path)
-        told = f"{everywhere} {path} {flags or LOOSE} {IN_TESTS}"
+        other = FOR_HEXAGON if path.is_relative_to(HEXAGON) else LOOSE
+        told = f"{everywhere} {path} {flags or other} {IN_TESTS} {IN_LIBC}"
         key = digest([told.encode(), path.read_bytes()])
         if (clean / key).exists():
             return True
-        how = ["-p", str(BUILD), str(path)] if flags else [str(path), "--", *LOOSE]
-        checks = [f"--checks={IN_TESTS}"] if path.is_relative_to(TESTS) else []
+        how = ["-p", str(BUILD), str(path)] if flags else [str(path), "--", *other]
+        left_out = IN_TESTS if path.is_relative_to(TESTS) else IN_LIBC if path.is_relative_to(HEXAGON / "libc") else ""
+        checks = [f"--checks={left_out}"] if left_out else []
         done = subprocess.run(
             [program, "--quiet", f"--config-file={CHECKS}", *checks, *how], capture_output=True, text=True, check=False
         )

@@ -27,7 +27,7 @@ static void close_npu(hvdc_engine *engine) {
 
 static uint64_t memory_bytes(const hvdc_engine *engine) {
     const npu_engine *self = (const npu_engine *)engine;
-    uint64_t rotations = self->own_rotations == NULL ? 0u : (uint64_t)self->tokens * self->head_dim * sizeof(float);
+    uint64_t rotations = self->rotations_given ? 0u : (uint64_t)self->tokens * self->head_dim * sizeof(float);
     return sizeof *self + self->bytes + rotations + self->geometry.layers * sizeof *self->blocks;
 }
 
@@ -147,6 +147,7 @@ static void begin(npu_engine *npu, const hvdc_weights *weights, const hvdc_npu_o
     npu->weights = *weights;
     npu->geometry = *hvdc_artifact_geometry(weights->artifact);
     npu->partner = options->partner;
+    npu->rotations_given = options->rotations != NULL;
 }
 
 bool hvdc_npu_forecast(const hvdc_artifact *artifact, const hvdc_npu_options *options, uint64_t *bytes,

@@ -62,7 +62,8 @@ typedef struct npu_engine {
     uint32_t tokens, head_dim, head_tiles, width_tiles, ffn_tiles, rank_tiles;
     const float *rotations; /* [tokens][head_dim / 2][2] */
     float *own_rotations;   /* the same, or NULL where they were given */
-    npu_block *blocks;      /* [layers] */
+    bool rotations_given;
+    npu_block *blocks; /* [layers] */
 
     /* Tiles of activations have a stride of the tiles of their channels. */
     uint16_t *input;              /* what enters a linear: tiles [tokens][width] */
