@@ -27,7 +27,7 @@ typedef struct hvdc_npu_options {
     const char *cpu; /* a name of hvdc/cpu.h, or NULL */
     enum hvdc_npu_sums sums;
     const struct hvdc_hmx *unit; /* a device's matrix unit, which outlives the engine; NULL: that of this processor */
-    hvdc_partner *partner; /* of every linear; outlives the engine. NULL: none */
+    hvdc_partner *partner;       /* of every linear; outlives the engine. NULL: none */
     /* What hvdc_rope_rotations gives for the grid, which outlives the engine: for a processor that cannot compute it.
      * NULL: it is computed. */
     const float *rotations;
