@@ -100,7 +100,7 @@ static void size_rows(const double *rows, uint32_t count, double *sizes) {
         double partial[8] = {0};
         for (uint32_t i = 0; i < count; i += 8u) {
             for (uint32_t j = 0; j < 8u; j++) {
-                partial[j] += magnitude(rows[row * K_STEP * TILE + i + j]);
+                partial[j] += magnitude(rows[row * TILE * K_STEP + i + j]);
             }
         }
         for (uint32_t j = 0; j < 8u; j++) {
@@ -143,7 +143,7 @@ static void accumulate(const struct operands *of, uint32_t row_tiles, uint32_t c
             size_rows(s->rows, count * TILE, s->row_size + r * TILE);
             for (uint32_t c = 0; c < col_tiles; c++) {
                 for (uint32_t row = 0; row < TILE; row += ROWS) {
-                    add_rows(s->rows + row * K_STEP * TILE, K_STEP * TILE, s->weights[c], count * TILE,
+                    add_rows(s->rows + row * TILE * K_STEP, TILE * K_STEP, s->weights[c], count * TILE,
                              s->sums[r * col_tiles + c] + row * TILE);
                 }
             }
@@ -160,7 +160,7 @@ static double again(const struct operands *of, uint32_t row, uint32_t col, doubl
     for (uint32_t k = 0; k < of->k_tiles; k++) {
         const uint16_t *a = tile_of(of->a, row / TILE, k), *w = tile_of(of->w, col / TILE, k);
         for (uint32_t i = 0; i < TILE; i++) {
-            exact_add(&exact, a[HVDC_TILE_HMX_FP16_2_OFFSET(row % TILE, i)],
+            exact_add(&exact, a[HVDC_TILE_HMX_FP16_2_OFFSET((size_t)row % TILE, i)],
                       w[HVDC_TILE_HMX_FP16_2_OFFSET(i, col % TILE)]);
         }
     }
@@ -218,7 +218,7 @@ static void multiply(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, u
             uint16_t *to = out + (row / TILE * out_stride + c) * HALFS, halfs[TILE];
             narrow_row(&of, s, from, row, c * TILE, halfs);
             for (uint32_t col = 0; col < TILE; col++) {
-                to[HVDC_TILE_HMX_FP16_2_OFFSET(row % TILE, col)] = halfs[col];
+                to[HVDC_TILE_HMX_FP16_2_OFFSET((size_t)row % TILE, col)] = halfs[col];
             }
         }
     }

@@ -361,8 +361,10 @@ int main(int argc, char **argv) {
     char line[256];
     hvdc_failure failure;
     void *vtcm = NULL;
-    if (argc < 3 || argc > 5 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u ||
-        (argc >= 4 && !hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
+    if (argc >= 3 && argc <= 5 && (argc == 3 || hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
+        state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10);
+    }
+    if (state.options.threads == 0u) {
         fault("say a level and a number of threads, then fast or exact, or nothing");
     }
     state.options.cpu = argv[1];

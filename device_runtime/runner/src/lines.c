@@ -108,7 +108,7 @@ static bool make_room(hvdc_lines *lines, size_t bytes) {
     lines->first = 0;
     lines->end = waiting;
     if (lines->room - waiting >= bytes) return true;
-    size_t room = lines->room == 0 ? 2u * PIPE_BUF : lines->room;
+    size_t room = lines->room == 0 ? (size_t)2 * PIPE_BUF : lines->room;
     while (room - waiting < bytes) room *= 2u;
     char *more = realloc(lines->text, room);
     if (more == NULL) return false;
