@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,18 @@ def emulated(build: Path, arch: str, program: str) -> list[str]:
     """The command that runs a program of an architecture."""
     assert arch in HEXAGON_EMULATED
     return ["qemu-hexagon", "-cpu", NEWEST_CPU_OF_EVERY_EMULATOR, str(build / f"hexagon-{arch}" / program)]
+
+
+def vector_objects(build: Path, arch: str) -> list[Path]:
+    """The vector unit's kernels as a device has them: with vector floats."""
+    return sorted(build.rglob(f"hvdc_vector_{arch}.dir/src/*.obj"))
+
+
+DISASSEMBLER = "llvm-objdump-22"
+
+
+def disassembled(program: Path, arch: str) -> list[str]:
+    """The lines of a program's or object's code."""
+    features = "+hvx,+hvx-length128b,+hvx-qfloat,+hvx-ieee-fp"
+    command = [DISASSEMBLER, "-d", f"--mcpu=hexagon{arch}", f"--mattr={features}", str(program)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
