@@ -1,5 +1,5 @@
-"""The NPU's kernels as Hexagon code, executed by an emulator: to the bit what the portable ones compute on this machine,
-which test_npu_kernels.py compares with the Python path.
+"""The NPU's kernels as Hexagon code, executed by an emulator: to the bit what the portable ones compute on this
+machine, which test_npu_kernels.py compares with the Python path.
 
 What is defined to the bit is asked of numpy as well: widened weights, narrowed values, exponentials.
 """
@@ -86,6 +86,18 @@ def test_weights_are_widened_at_every_magnitude_of_a_scale(both: Both) -> None:
     scale = np.ldexp(rng(5).uniform(1, 2, len(exponents)), exponents).astype(np.float32)
     q = np.broadcast_to(np.arange(-127, 128, dtype=np.int8), (len(scale), 255)).copy()
     assert both.ask("weight", *q.shape, arrays=tiled(q, scale)).tobytes() == widened(q, scale).tobytes()
+
+
+def test_a_device_s_factors_have_the_same_products() -> None:
+    """lanes_device.h multiplies codes · 2^24 by scales · 2^-24. Every code, scales of every binary exponent."""
+    q = np.arange(-128, 128, dtype=np.float32)[:, None]
+    fractions = np.concatenate([rng(6).uniform(1, 2, 61), [1.0, 1.5, np.nextafter(np.float32(2), np.float32(1))]])
+    scale = np.ldexp(fractions.astype(np.float32), np.arange(-149, 128)[:, None]).ravel()
+    with np.errstate(over="ignore", under="ignore"):
+        due, found = q * scale, (q * np.float32(2**24)) * (scale * np.float32(2**-24))
+        assert np.array_equal(due.astype(np.float16).view(np.uint16), found.astype(np.float16).view(np.uint16))
+    normal = scale >= 2.0**-102
+    assert np.array_equal(due[:, normal].view(np.uint32), found[:, normal].view(np.uint32))
 
 
 def test_narrowing_keeps_the_order_of_elements(both: Both) -> None:

@@ -70,8 +70,8 @@ FAULTS = {
     ),
     "two inputs of a weight are exchanged": Fault(
         "hvx_tiles.c",
-        "lanes_narrow_turns(products[2u * j], products[2u * j + 1u])",
-        "lanes_narrow_turns(products[2u * j + 1u], products[2u * j])",
+        "lanes_narrow_turns(at->products[0], at->products[1])",
+        "lanes_narrow_turns(at->products[1], at->products[0])",
         lambda both: specification.test_weights_are_widened(both, 31, 33),
     ),
 }
