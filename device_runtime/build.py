@@ -29,11 +29,15 @@ PROGRAMS = (
     "hvdc_platform_check",
     "hvdc_runner",
     "hvdc_stream_check",
+    "hvdc_vtcm",
 )
 """What every preset builds."""
 
 HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
 """Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
+
+HEXAGON_DEVICES = ("v73", "v75", "v79", "v81")
+"""Architectures that are built for phones: of their matrix unit, hexagon-<arch>/libhvdc_hmx.a."""
 
 TOOLS = {
     "host": PROGRAMS,

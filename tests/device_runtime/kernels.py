@@ -31,14 +31,23 @@ class Kernels:
     that asked."""
 
     def __init__(
-        self, program: Path | Sequence[str], level: str = "generic", threads: int = 1, sums: str = "fast"
+        self,
+        program: Path | Sequence[str],
+        level: str = "generic",
+        threads: int = 1,
+        sums: str = "fast",
+        vtcm_kib: int | None = None,
     ) -> None:
-        """``program``: its path, or the command that runs it."""
+        """``program``: its path, or the command that runs it. ``vtcm_kib``: the matrix unit is the model of a DSP's,
+        with so much memory."""
         command = [str(program)] if isinstance(program, Path) else list(program)
+        vtcm = [] if vtcm_kib is None else [str(vtcm_kib)]
         self._process = subprocess.Popen(
-            [*command, level, str(threads), sums], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [*command, level, str(threads), sums, *vtcm],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Kernels:
         return self

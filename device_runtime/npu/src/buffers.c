@@ -43,7 +43,7 @@ static bool allocate_scratch(npu_engine *npu, hvdc_failure *failure) {
         npu_scratch *s = &npu->scratch[i];
         const uint64_t part = (uint64_t)NPU_QUERY_TILES * HVDC_HMX_COL_TILES;
         s->hmx = allocate(npu, npu->hmx->scratch_bytes, 1, failure);
-        s->weights = allocate_tiles(npu, (uint64_t)NPU_COL_TILES * k_tiles, failure);
+        s->weights = allocate_tiles(npu, (uint64_t)npu->hmx->col_tiles * k_tiles, failure);
         s->tiles = allocate_tiles(npu, (uint64_t)HVDC_HMX_ROW_TILES * HVDC_HMX_COL_TILES, failure);
         s->rows = allocate_tiles(npu, npu->width_tiles, failure);
         s->row = allocate(npu, (uint64_t)npu->width_tiles * TILE, sizeof *s->row, failure);
@@ -96,7 +96,11 @@ bool npu_prepare(npu_engine *npu, const hvdc_npu_options *options, hvdc_failure 
     if (!hvdc_cpu_select(options->cpu, &cpu, failure) || !hvdc_pool_open(options->threads, &npu->pool, failure)) {
         return false;
     }
-    npu->hmx = hvdc_hmx_for(cpu, options->sums);
+    npu->hmx = npu->hmx == NULL ? hvdc_hmx_for(cpu, options->sums) : npu->hmx;
+    if (npu->hmx == NULL) {
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                         "the NPU's matrix unit is not open: the session has to take it, and VTCM, before an engine");
+    }
     npu->hvx = hvdc_hvx_for(cpu);
     npu->tokens = hvdc_grid_tokens(&npu->grid);
     npu->head_dim = geometry->width / geometry->heads;

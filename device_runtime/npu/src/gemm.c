@@ -57,7 +57,7 @@ static void multiply_columns(void *context, uint32_t first, uint32_t count, uint
 void npu_multiply(npu_engine *npu, const npu_gemm *gemm) {
     struct work work = {npu, gemm};
     uint32_t all = gemm->weight->n_tiles - gemm->first, columns = all / (2u * hvdc_pool_threads(npu->pool));
-    columns = columns < 1u ? 1u : columns > NPU_COL_TILES ? NPU_COL_TILES : columns;
+    columns = columns < 1u ? 1u : columns > npu->hmx->col_tiles ? npu->hmx->col_tiles : columns;
     hvdc_pool_run(npu->pool, all, columns, multiply_columns, &work);
 }
 

@@ -31,8 +31,10 @@ typedef struct hvdc_hmx_matrix {
 } hvdc_hmx_matrix;
 
 typedef struct hvdc_hmx {
-    /* Bytes that a call may write, aligned to 128, a thread's own. A device whose unit reads memory of its own alone
-     * copies operands into them. */
+    /* How many columns of tiles of a linear it likes to make at once, while rows pass by. */
+    uint32_t col_tiles;
+
+    /* Bytes that a call may write, aligned to 128, a thread's own. */
     size_t scratch_bytes;
 
     /* The tile (r, c) at out + (r · out_stride + c) · HVDC_HMX_TILE_HALFS becomes fp16(Σ_k a(r, k) · w(c, k)), for
@@ -42,11 +44,12 @@ typedef struct hvdc_hmx {
 
     /* The same sums not narrowed: row-major FP32, rows 32 · col_tiles floats apart. Attention needs them, whose sums
      * may leave FP16's range before they are divided. A unit that can only narrow gives them in two parts: fp16(sum),
-     * and what is left of the sum after that was subtracted. */
+     * and what is left of the sum after that was subtracted (npu/hexagon/src/hmx_staged.h has the bound). */
     void (*sums)(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, uint32_t col_tiles, uint32_t k_tiles,
                  float *sums, void *scratch);
 } hvdc_hmx;
 
+/* NULL if the device's unit is not open. */
 const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu, enum hvdc_npu_sums kind);
 
 #endif

@@ -12,7 +12,6 @@
 #define TILE HVDC_HMX_TILE
 #define TILE_HALFS HVDC_HMX_TILE_HALFS
 #define NPU_EXPERTS 2u
-#define NPU_COL_TILES 4u                         /* columns of tiles of a linear that one piece of work makes */
 #define NPU_QUERY_TILES 4u                       /* query rows of attention that one piece of work makes, in tiles */
 #define NPU_FFN_ROWS (HVDC_HMX_ROW_TILES * TILE) /* tokens between the feed-forward pair at a time */
 
@@ -45,7 +44,7 @@ typedef struct npu_keys {
 /* A thread's own. */
 typedef struct npu_scratch {
     void *hmx;
-    uint16_t *weights; /* tiles [NPU_COL_TILES][k tiles] of a weight that is widened on the way */
+    uint16_t *weights; /* tiles [hmx->col_tiles][k tiles] of a weight that is widened on the way */
     uint16_t *tiles;   /* what the matrix unit gave */
     uint16_t *rows;    /* FP16 [32][padded width] */
     float *row;        /* FP32 [padded width] */

@@ -1,6 +1,7 @@
 /* hvdc_kernels: computes single kernels of host and NPU executor for a test, which knows what is due.
  *
- *   hvdc_kernels CPU THREADS [SUMS]     a level of hvdc/cpu.h, the number of threads, fast or exact
+ *   hvdc_kernels CPU THREADS [SUMS [VTCM_KIB]]     a level of hvdc/cpu.h, the number of threads, fast or exact; with a
+ *                                                  size of VTCM, the matrix unit is a DSP's (hmx_staged.h), as a model
  *
  * Each line of standard input is a question, `NAME SIZES…`, followed by its arrays without a gap; the answer is a
  * line with a number of bytes, and the bytes. h is FP16, f FP32, b INT8; weights are tiled as in an artifact, w for
@@ -29,14 +30,17 @@
 
 #include "hvdc/half.h"
 #include "hvdc/rows.h"
+#include "hmx_staged.h"
 #include "multiply.h"
 #include "npu_internal.h"
+#include "vtcm.h"
 
 #define MAX_ARRAYS 16
 
 static struct {
     hvdc_npu_options options;
     enum hvdc_cpu cpu;
+    const hvdc_hmx *staged;   /* or NULL */
     void *arrays[MAX_ARRAYS]; /* of the question at hand */
     int count;
 } state;
@@ -79,7 +83,7 @@ static hvdc_weight take_weight(uint32_t n, uint32_t k) {
 
 static void prepare(npu_engine *npu, const hvdc_geometry *geometry, uint32_t tokens) {
     hvdc_failure failure;
-    *npu = (npu_engine){.geometry = *geometry, .grid = {1, 1, tokens}};
+    *npu = (npu_engine){.geometry = *geometry, .grid = {1, 1, tokens}, .hmx = state.staged};
     if (!npu_prepare(npu, &state.options, &failure)) {
         fault(failure.message);
     }
@@ -169,7 +173,7 @@ static void product(const uint32_t *sizes, bool narrowed) {
     if (row_tiles > HVDC_HMX_ROW_TILES || col_tiles > HVDC_HMX_COL_TILES) {
         fault("more tiles than a call takes");
     }
-    const hvdc_hmx *hmx = hvdc_hmx_for(state.cpu, state.options.sums);
+    const hvdc_hmx *hmx = state.staged == NULL ? hvdc_hmx_for(state.cpu, state.options.sums) : state.staged;
     const hvdc_hvx *hvx = hvdc_hvx_for(state.cpu);
     const uint16_t *x = take((size_t)m * k, sizeof *x), *w = take((size_t)n * k, sizeof *w);
     uint16_t *a = room((size_t)row_tiles * k_tiles * HVDC_TILE_HMX_FP16_2_BYTES);
@@ -328,8 +332,7 @@ static bool ask(char *line) {
     uint32_t sizes[4];
     for (size_t i = 0; i < sizeof QUESTIONS / sizeof *QUESTIONS; i++) {
         size_t length = strlen(QUESTIONS[i].name);
-        if (strncmp(line, QUESTIONS[i].name, length) == 0 &&
-            numbers(line + length, sizes, 4) == QUESTIONS[i].sizes) {
+        if (strncmp(line, QUESTIONS[i].name, length) == 0 && numbers(line + length, sizes, 4) == QUESTIONS[i].sizes) {
             QUESTIONS[i].ask(sizes);
             while (state.count > 0) {
                 free(state.arrays[--state.count]);
@@ -340,16 +343,34 @@ static bool ask(char *line) {
     return false;
 }
 
+/* Memory in VTCM's place, of exactly this size; freed at the end. */
+static void *open_staged(size_t bytes) {
+    hvdc_failure failure;
+    void *vtcm = aligned_alloc(HVDC_VTCM_TILE_BYTES, bytes);
+    if (vtcm == NULL) {
+        fault("no memory in VTCM's place");
+    }
+    if (!hvdc_hmx_staged_open(vtcm, bytes, 0, &failure)) {
+        fault(failure.message);
+    }
+    state.staged = hvdc_hmx_staged();
+    return vtcm;
+}
+
 int main(int argc, char **argv) {
     char line[256];
     hvdc_failure failure;
-    if (argc < 3 || argc > 4 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u ||
-        (argc == 4 && !hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
+    void *vtcm = NULL;
+    if (argc < 3 || argc > 5 || (state.options.threads = (uint32_t)strtoul(argv[2], NULL, 10)) == 0u ||
+        (argc >= 4 && !hvdc_npu_sums_of_name(argv[3], &state.options.sums))) {
         fault("say a level and a number of threads, then fast or exact, or nothing");
     }
     state.options.cpu = argv[1];
     if (!hvdc_cpu_select(argv[1], &state.cpu, &failure)) {
         fault(failure.message);
+    }
+    if (argc == 5) {
+        vtcm = open_staged((size_t)strtoul(argv[4], NULL, 10) << 10);
     }
     while (fgets(line, sizeof line, stdin) != NULL) {
         if (!ask(line)) {
@@ -357,5 +378,7 @@ int main(int argc, char **argv) {
             return 2;
         }
     }
+    hvdc_hmx_staged_close();
+    free(vtcm);
     return 0;
 }

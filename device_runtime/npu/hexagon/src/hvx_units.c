@@ -1,8 +1,6 @@
 /* The units of this build. */
 #include "hvx_units.h"
 
-#include "portable.h"
-
 static const hvdc_hvx HVX = {
     .widen = hvx_widen,
     .pack_rows = hvx_pack_rows,
@@ -24,9 +22,4 @@ static const hvdc_hvx HVX = {
 const hvdc_hvx *hvdc_hvx_for(enum hvdc_cpu cpu) {
     (void)cpu;
     return &HVX;
-}
-
-const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu, enum hvdc_npu_sums kind) {
-    (void)cpu;
-    return kind == HVDC_NPU_SUMS_EXACT ? &hvdc_hmx_exact_generic : &hvdc_hmx_portable_generic;
 }

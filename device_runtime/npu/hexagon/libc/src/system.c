@@ -50,28 +50,38 @@ int timespec_get(struct timespec *now, int base) {
     return base;
 }
 
-/* Every allocation is a mapping of its own, with its size in front: few are made, and a use after free faults. */
+/* Every allocation is a mapping of its own, which is noted in front of it: few are made, and a use after free faults. */
+struct mapping {
+    void *first;
+    size_t bytes;
+};
+
 #define HEADER 128u /* keeps what follows aligned for HVX */
 enum { READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22 };
 
-void *malloc(size_t bytes) {
-    if (bytes > SIZE_MAX - HEADER) return NULL;
-    const long made = call(SYS_MMAP, 0, (long)(bytes + HEADER), READ_WRITE, PRIVATE_ANONYMOUS, -1, 0);
+_Static_assert(sizeof(struct mapping) <= HEADER, "the note fits");
+
+void *aligned_alloc(size_t alignment, size_t bytes) {
+    const size_t most = alignment < HEADER ? HEADER : alignment;
+    if (bytes > SIZE_MAX - 2u * most || (most & (most - 1u)) != 0u) return NULL;
+    const size_t all = bytes + 2u * most;
+    const long made = call(SYS_MMAP, 0, (long)all, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0);
     if (made < 0 && made > -4096) return NULL;
-    *(size_t *)made = bytes + HEADER;
-    return (uint8_t *)made + HEADER;
+    uint8_t *memory = (uint8_t *)(((uintptr_t)made + 2u * most - 1u) & ~(most - 1u));
+    *(struct mapping *)(void *)(memory - HEADER) = (struct mapping){(void *)made, all};
+    return memory;
 }
+
+void *malloc(size_t bytes) { return aligned_alloc(HEADER, bytes); }
 
 void *calloc(size_t count, size_t bytes) {
     return bytes != 0u && count > SIZE_MAX / bytes ? NULL : malloc(count * bytes); /* mappings are zeros */
 }
 
-void *aligned_alloc(size_t alignment, size_t bytes) { return alignment <= HEADER ? malloc(bytes) : NULL; }
-
 void free(void *memory) {
     if (memory == NULL) return;
-    size_t *header = (void *)((uint8_t *)memory - HEADER);
-    (void)call(SYS_MUNMAP, (long)header, (long)*header, 0, 0, 0, 0);
+    const struct mapping *mapping = (void *)((uint8_t *)memory - HEADER);
+    (void)call(SYS_MUNMAP, (long)mapping->first, (long)mapping->bytes, 0, 0, 0, 0);
 }
 
 struct hvdc_libc_stream {
