@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from device_runtime.build import SOURCE
 from layouts.order import HMX_FP16_2
 from tests.device_runtime.kernels import Array, Kernels, padded, tiled, untiled, weight
 
@@ -299,3 +300,22 @@ def test_untiled_products_are_matrix_products(start: Start) -> None:
     a, b = (r.integers(-8, 9, (rows, 100)).astype(np.float16) for rows in (40, 33))
     found = untiled(HMX_FP16_2, start(MIB).ask("multiply", 40, 33, 100, arrays=(a, b)), 40, 33)
     np.testing.assert_array_equal(found.astype(np.float64), a.astype(np.float64) @ b.astype(np.float64).T)
+
+
+def test_the_documents_table(programs: dict[str, Path]) -> None:
+    """docs/HEXAGON.md has what the program prints: `hvdc_vtcm`, between its two comments."""
+    done = subprocess.run([programs["hvdc_vtcm"]], capture_output=True, text=True, check=True)
+    document = (SOURCE.parent / "docs" / "HEXAGON.md").read_text("utf-8")
+    assert f"<!-- hvdc_vtcm -->\n{done.stdout}<!-- /hvdc_vtcm -->" in document
+
+
+@pytest.mark.parametrize(("kib", "compiles"), [("", True), ("28u", True), ("4096u", True), ("27u", False)])
+def test_the_builds_budget(kib: str, compiles: bool) -> None:
+    """HVDC_VTCM_KIB below the least one does not compile."""
+    includes = [f"-I{SOURCE / folder}" for folder in ("npu/hexagon/src", "core/include")]
+    command = ["cc", "-std=c11", "-fsyntax-only", *includes, *([f"-DHVDC_VTCM_KIB={kib}"] if kib else [])]
+    done = subprocess.run(
+        [*command, str(SOURCE / "npu/hexagon/src/vtcm.c")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode == 0) == compiles
+    assert compiles or "HVDC_VTCM_KIB is too little" in done.stderr

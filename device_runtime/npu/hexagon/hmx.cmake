@@ -1,4 +1,5 @@
 # The matrix unit that reads VTCM alone, and what stands below it in each build.
+set(HVDC_VTCM_KIB "" CACHE STRING "VTCM that the matrix unit uses at most; empty: what a V79 has, 8192")
 set(dir ${CMAKE_CURRENT_LIST_DIR}/src)
 set(HVDC_HMX_STAGED_INCLUDE ${dir})
 set(HVDC_HMX_STAGED ${dir}/hmx_staged.c ${dir}/halves.c ${dir}/vtcm.c)

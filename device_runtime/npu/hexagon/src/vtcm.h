@@ -19,8 +19,15 @@
 #include "hvdc/failure.h"
 #include "hvdc/tiles.h"
 
-#define HVDC_VTCM_V79_BYTES (8u << 20)   /* what a DSP of the Snapdragon 8 Elite has; options may say less */
-#define HVDC_VTCM_MOST_BYTES (64u << 20) /* more is not used */
+#define HVDC_VTCM_V79_BYTES (8u << 20) /* what a DSP of the Snapdragon 8 Elite has */
+
+/* More is not used, so that other sessions may have the rest: an option of the build (CMake: HVDC_VTCM_KIB). A session
+ * may have less. */
+#if defined(HVDC_VTCM_KIB)
+#define HVDC_VTCM_MOST_BYTES (HVDC_VTCM_KIB * 1024u)
+#else
+#define HVDC_VTCM_MOST_BYTES HVDC_VTCM_V79_BYTES
+#endif
 
 #define HVDC_VTCM_TILE_BYTES HVDC_TILE_HMX_FP16_2_BYTES /* activations and weights are aligned to their size */
 #define HVDC_VTCM_SCALE_BYTES 256u                      /* so are scales */
@@ -43,6 +50,8 @@
 
 /* With strips of one tile, and sums of two parts, every product can be made. */
 #define HVDC_VTCM_LEAST_BYTES (HVDC_VTCM_TILES(1u, HVDC_VTCM_SLOTS, 1u, 2u) * HVDC_VTCM_TILE_BYTES)
+
+_Static_assert(HVDC_VTCM_MOST_BYTES >= HVDC_VTCM_LEAST_BYTES, "HVDC_VTCM_KIB is too little");
 
 /* The largest linear (K = 8960, so 280 tiles): the weights of eight columns of tiles stay in a V79's memory, those of
  * four in half of it. */
