@@ -46,7 +46,9 @@ TOOLS = {
     "aarch64-linux": PROGRAMS,
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
-    "hexagon": tuple(f"hexagon-{arch}/hvdc_kernels" for arch in HEXAGON_EMULATED),
+    "hexagon": tuple(
+        f"hexagon-{arch}/{program}" for arch in HEXAGON_EMULATED for program in ("hvdc_kernels", "hvdc_selftest_dsp")
+    ),
 }
 """Preset of ``CMakePresets.json`` -> the programs that it builds."""
 
