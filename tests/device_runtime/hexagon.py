@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from device_runtime.build import HEXAGON_EMULATED
+from device_runtime.build import HEXAGON_EMULATED, SOURCE
 from tests.device_runtime.builds import built
 
 NEWEST_CPU_OF_EVERY_EMULATOR = "v67"
@@ -47,3 +50,44 @@ def disassembled(program: Path, arch: str) -> list[str]:
     features = "+hvx,+hvx-length128b,+hvx-qfloat,+hvx-ieee-fp"
     command = [DISASSEMBLER, "-d", f"--mcpu=hexagon{arch}", f"--mattr={features}", str(program)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+SOURCES = SOURCE / "npu" / "hexagon" / "src"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """``was``, which is there once, becomes ``is_`` in a file of `SOURCES`; ``compiled`` are then compiled again."""
+
+    file: str
+    was: str
+    is_: str
+    compiled: tuple[str, ...]
+
+    def put_into(self, sources: Path) -> None:
+        text = (sources / self.file).read_text()
+        assert text.count(self.was) == 1
+        (sources / self.file).write_text(text.replace(self.was, self.is_))
+
+
+def rebuilt(build: Path, program: str, arch: str, folder: Path, fault: Fault) -> Path:
+    """An emulated program of a build with a fault in it, made in ``folder``."""
+    sources = shutil.copytree(SOURCES, folder / "src")
+    fault.put_into(sources)
+    right = {path for part in (f"hvdc_npu_{arch}", f"{program}_{arch}") for path in build.rglob(f"{part}.dir/**/*.obj")}
+    objects = []
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        source, words = Path(entry["file"]), shlex.split(entry["command"])
+        made = Path(entry["directory"]) / words[words.index("-o") + 1]
+        if made not in right or source.parent != SOURCES or source.name not in fault.compiled:
+            continue
+        right.remove(made)
+        objects.append(folder / made.name)
+        words = [f"-I{sources}" if word == f"-I{SOURCES}" else word for word in words]
+        words[words.index("-o") + 1] = str(objects[-1])
+        words[words.index("-c") + 1] = str(sources / source.name)
+        subprocess.run(words, cwd=entry["directory"], check=True)
+    assert {path.name.removesuffix(".obj") for path in objects} == set(fault.compiled)
+    linked = folder / program
+    subprocess.run(["ld.lld-22", "-static", *map(str, [*objects, *sorted(right)]), "-o", str(linked)], check=True)
+    return linked

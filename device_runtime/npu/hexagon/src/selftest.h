@@ -1,6 +1,6 @@
-/* What only a device can tell, asked of it: does its vector unit round as IEEE 754 says, does its matrix unit do what the
- * model of it does, does its DMA engine copy? Every check knows its answer from integers or from small numbers whose
- * sums are exact. The same checks run under the emulator, where all of them pass (tests/device_runtime/test_selftest.py). */
+/* What only a device can tell, asked of it: does its vector unit round as IEEE 754 says, does its matrix unit do what
+ * the model of it does, does its DMA engine copy? Every check knows its answer from integers or from small numbers
+ * whose sums are exact. Under the emulator all of them pass (tests/device_runtime/test_selftest.py). */
 #ifndef HVDC_HEXAGON_SELFTEST_H
 #define HVDC_HEXAGON_SELFTEST_H
 
@@ -29,8 +29,8 @@ typedef struct hvdc_selftest_result {
 /* Checks everything that `units` has; returns how many results there are. */
 uint32_t hvdc_selftest(const hvdc_selftest_units *units, hvdc_selftest_result results[HVDC_SELFTEST_CHECKS_MOST]);
 
-/* A line for each result, its name, "passed", "FAILED" or "not checked", why, and what a failure means, with tabs between,
- * as far as they fit, and a zero byte. Returns how many have failed. */
+/* A line for each result, its name, "passed", "FAILED" or "not checked", why, and what a failure means, with tabs
+ * between, as far as they fit, and a zero byte. Returns how many have failed. */
 uint32_t hvdc_selftest_text(const hvdc_selftest_result *results, uint32_t count, char *text, size_t bytes);
 
 #endif

@@ -1,5 +1,5 @@
-/* The matrix unit through its seam (hmx.h), then with operands in chosen places of VTCM; DMA. Numbers are small integers
- * and powers of two, whose sums are exact, so that what is due is known without a model. */
+/* The matrix unit through its seam (hmx.h), then with operands in chosen places of VTCM; DMA. Numbers are small
+ * integers and powers of two, whose sums are exact, so that what is due is known without a model. */
 #include <stdlib.h>
 #include <string.h>
 
