@@ -44,7 +44,7 @@ def main() -> None:
 
 def device_objects(build: Path, arch: str) -> list[Path]:
     """The vector unit's kernels in a build folder, as a device has them."""
-    return sorted(build.rglob(f"hvdc_vector_{arch}.dir/src/*.obj"))
+    return sorted(build.rglob(f"hvdc_skel_{arch}.dir/src/hvx_*.obj"))
 
 
 def report(counted: list[Counted], at: Rates, tokens: int, plans: Path) -> str:

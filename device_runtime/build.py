@@ -23,6 +23,7 @@ PROGRAMS = (
     "hvdc_check",
     "hvdc_cut",
     "hvdc_decoder_check",
+    "hvdc_dsp",
     "hvdc_dump",
     "hvdc_gpu_check",
     "hvdc_kernels",
@@ -36,8 +37,17 @@ PROGRAMS = (
 HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
 """Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
 
-HEXAGON_DEVICES = ("v73", "v75", "v79", "v81")
-"""Architectures that are built for phones: of their matrix unit, hexagon-<arch>/libhvdc_hmx.a."""
+HEXAGON_DEVICE = ("v73", "v75", "v79", "v81")
+"""Architectures that the library for a phone's DSP is built for."""
+
+SKEL = "libhvdc_skel.so"
+"""What a phone's DSP loads; see npu/rpc."""
+
+SKELS = tuple(f"{arch}-{SKEL}" for arch in HEXAGON_DEVICE)
+"""Names under which the preset ``hexagon`` gives the libraries of all architectures."""
+
+_OUTPUTS = {f"{arch}-{SKEL}": (f"hvdc_skel_{arch}", f"hexagon-{arch}/{SKEL}") for arch in HEXAGON_DEVICE}
+"""Name of an output -> CMake's target of it, its path in a build, where they differ from the name."""
 
 TOOLS = {
     "host": PROGRAMS,
@@ -46,11 +56,16 @@ TOOLS = {
     "aarch64-linux": PROGRAMS,
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
-    "hexagon": tuple(
-        f"hexagon-{arch}/{program}" for arch in HEXAGON_EMULATED for program in ("hvdc_kernels", "hvdc_selftest_dsp")
+    "hexagon": (
+        *(
+            f"hexagon-{arch}/{program}"
+            for arch in HEXAGON_EMULATED
+            for program in ("hvdc_kernels", "hvdc_dsp", "hvdc_selftest_dsp")
+        ),
+        *(f"hexagon-{arch}/{SKEL}" for arch in HEXAGON_DEVICE),
     ),
 }
-"""Preset of ``CMakePresets.json`` -> the programs that it builds."""
+"""Preset of ``CMakePresets.json`` -> the programs that it builds, and libraries that travel with an artifact."""
 
 
 class BuildError(Exception):
@@ -72,6 +87,9 @@ def why_not(preset: str) -> str:
         return (
             f"aarch64-linux-gnu-{missing[0]} is not installed: apt-get install g++-aarch64-linux-gnu" if missing else ""
         )
+    if preset == "hexagon" and os.environ.get("HEXAGON_SDK_ROOT"):
+        tools = Path(os.environ["HEXAGON_SDK_ROOT"]) / "tools" / "HEXAGON_Tools"
+        return "" if any(tools.glob("*/Tools/bin")) else f"HEXAGON_SDK_ROOT has no compiler below {tools}"
     if preset == "hexagon":
         packages = {"clang-22": "clang-22", "clang++-22": "clang-22", "ld.lld-22": "lld-22"}
         missing = [program for program in packages if _which(program) is None]
@@ -101,14 +119,17 @@ def build_host(
         raise BuildError(problem)
     generator = ["-G", "Ninja"] if _which("ninja") and not (build_dir / "CMakeCache.txt").exists() else []
     _run(["cmake", "--preset", preset, "-B", str(build_dir), *generator], seen)
-    targets = ["--target", *programs] if programs else []
+    targets = ["--target", *(_OUTPUTS.get(name, (name, ""))[0] for name in programs)] if programs else []
     _run(["cmake", "--build", str(build_dir), "--parallel", str(os.cpu_count() or 1), *targets], seen)
-    return {tool: build_dir / tool for tool in programs or TOOLS[preset]}
+    return {tool: build_dir / _OUTPUTS.get(tool, ("", tool))[1] for tool in programs or TOOLS[preset]}
 
 
 def compiler(preset: str) -> str:
     """Which compiler a preset is built with: the first line of what ``--version`` says; ``""`` if it says nothing."""
-    named = {"aarch64-linux": "aarch64-linux-gnu-gcc", "fuzz": "clang"}.get(preset) or os.environ.get("CC") or "cc"
+    named = {"aarch64-linux": "aarch64-linux-gnu-gcc", "fuzz": "clang", "hexagon": "clang-22"}.get(preset)
+    named = named or os.environ.get("CC") or "cc"
+    if preset == "hexagon" and os.environ.get("HEXAGON_SDK_ROOT"):
+        return os.environ["HEXAGON_SDK_ROOT"]
     if preset == "android-arm64":
         return os.environ.get("ANDROID_NDK_ROOT", "")
     command = [*named.split(), "--version"]

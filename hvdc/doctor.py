@@ -43,6 +43,9 @@ PROGRAMS = {
     "cmake": ("building the device runtime", "apt-get install cmake, or pip install cmake"),
     "make": ("building the device runtime", "apt-get install make"),
     "clang": ("fuzzing the C reader", "apt-get install clang"),
+    "clang-22": ("building libhvdc_skel.so for a phone's DSP", "apt-get install clang-22"),
+    "ld.lld-22": ("building libhvdc_skel.so for a phone's DSP", "apt-get install lld-22"),
+    "qemu-hexagon": ("executing the DSP's code in tests", "apt-get install qemu-user"),
 }
 
 

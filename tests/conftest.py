@@ -17,6 +17,7 @@ from device_runtime.build import why_not as why_no_build
 from exporters.model import TINY
 from exporters.qnn.available import why_not
 from exporters.synth import write_checkpoint
+from hvdc.pipeline.runtime_skel import SWITCH
 from tests import calibrations, decoders
 from tests.commands import compiled
 from tests.device_runtime.builds import shared_folder
@@ -38,6 +39,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test sees what commands of this user kept."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HVDC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv(SWITCH, "0")  # compiling builds no library for a phone's DSP, which takes long
         yield
 
 

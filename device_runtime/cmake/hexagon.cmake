@@ -27,6 +27,6 @@ else()
   # Through the driver, lld is called as another linker and refuses.
   set(CMAKE_C_LINK_EXECUTABLE "${HVDC_LLD} -static -z noexecstack <OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
   set(CMAKE_C_CREATE_SHARED_LIBRARY
-      "${HVDC_LLD} -shared -soname <TARGET_SONAME> -z noexecstack -z norelro --hash-style=sysv <LINK_FLAGS> <OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
+      "${HVDC_LLD} -shared -z noexecstack -z norelro --hash-style=sysv <LINK_FLAGS> <OBJECTS> -o <TARGET> <LINK_LIBRARIES>")
 endif()
 set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)

@@ -37,6 +37,7 @@ from hvdc.config import SCALE_MODES, CompileConfig, load_config
 from hvdc.errors import StoppedError, UsageError
 from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Prepared, Request, decide, parameters, prepare
+from hvdc.pipeline.runtime_skel import provide_skel
 from hvdc.plan.memory import Row, WeightBytes, memory_table
 from hvdc.targets import target_names
 
@@ -152,17 +153,21 @@ def command(
             return
         if not as_json:
             _print_notes(prepared)
+        silent = quiet or as_json
+        lacks = provide_skel(prepared.target, progress_for(quiet=silent), say_for(quiet=silent))
         try:
             built = build(prepared, progress_for(quiet=quiet or as_json))
         except KeyboardInterrupt as stop:
             how = "--resume instead of --force" if force else "--resume"
             raise StoppedError("interrupted", fix=f"to go on, run the same command with {how}") from stop
     if as_json:
-        print_json(plan_facts(prepared, found) | result_facts(built) | checked_facts(made))
+        print_json(plan_facts(prepared, found) | result_facts(built) | checked_facts(made) | {"lacks": lacks})
     else:
         if made is not None:
             DecoderChecks(emulated=list(made.emulated)).print_table()
         _print_result(built, found)
+        if lacks:
+            out().print(f"note: {lacks}")
 
 
 def _refuse_without_effect(

@@ -25,13 +25,15 @@ def command() -> None:
 def build(target: str, output: Path | None, into: Path | None, as_json: bool, quiet: bool) -> None:
     """Build the runtime's C sources with CMake, unless the user's cache holds what they would become.
 
-    android-arm64 takes the NDK that ANDROID_NDK_ROOT names; nothing of Qualcomm's is needed to build.
+    android-arm64 takes the NDK that ANDROID_NDK_ROOT names. hexagon is libhvdc_skel.so, which a phone's DSP loads, for
+    each of its architectures; Debian's clang-22 and lld-22 build it. Nothing of Qualcomm's is needed.
 
     \b
     Examples:
       hvdc runtime build
       hvdc runtime build --target aarch64-linux -o build/aarch64
       hvdc runtime build --target android-arm64 --into dcm.hvdc
+      hvdc runtime build --target hexagon --into dcm.hvdc
     """
     runtime = find_runtime(target, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if output is not None:

@@ -14,10 +14,19 @@ from device_runtime.sources import sources_sha256
 from hvdc.errors import HvdcError
 from hvdc.pipeline.cache import locked
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.runtime_kept import PROGRAMS, Runtime, folder_of, has_builds, keep, kept_by_any_compiler, kept_in
+from hvdc.pipeline.runtime_kept import (
+    HEXAGON,
+    Runtime,
+    folder_of,
+    has_builds,
+    keep,
+    kept_by_any_compiler,
+    kept_in,
+    programs_of,
+)
 from hvdc.pipeline.workspace import explaining, write_durably
 
-TARGETS = ("host", "host-asan", "aarch64-linux", "android-arm64")
+TARGETS = ("host", "host-asan", "aarch64-linux", "android-arm64", HEXAGON)
 """Presets that `hvdc runtime build` offers: those whose programs are of use outside this project's own tests."""
 
 _DONE = re.compile(r"^\[\s*(\d+)(?:/(\d+)|%)\]")
@@ -90,7 +99,7 @@ def _build_into(folder: Path, target: str, version: str, sources: str, progress:
         kept.mkdir()
         counter = _Counter(progress)
         try:
-            programs = build_host(target, build, PROGRAMS, counter.seen)
+            programs = build_host(target, build, programs_of(target), counter.seen)
         except BuildError as error:
             lines = str(error).splitlines()
             raise RuntimeBuildError(lines[0], tuple(lines[1:])) from error

@@ -12,6 +12,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from device_runtime.build import SKELS
 from hvdc.errors import HvdcError
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.workspace import explaining
@@ -19,6 +20,9 @@ from hvdc.pipeline.workspace import explaining
 RUNNER = "hvdc_runner"
 PROGRAMS = (RUNNER, "hvdc_check", "hvdc_dump")
 """What people use; the others are for tests."""
+
+HEXAGON = "hexagon"
+"""The target whose programs are libraries: what a phone's DSP loads."""
 
 DESCRIPTION_NAME = "build.json"
 
@@ -75,7 +79,14 @@ class _Description:
 
 def machine_of(target: str) -> str:
     """What the programs of a target run on."""
+    if target == HEXAGON:
+        return "hexagon"
     return platform.machine() if target.startswith("host") else "aarch64"
+
+
+def programs_of(target: str) -> tuple[str, ...]:
+    """What a build of a target keeps."""
+    return SKELS if target == HEXAGON else PROGRAMS
 
 
 def folder_of(target: str, version: str, sources: str) -> Path:
@@ -102,9 +113,10 @@ def kept_in(folder: Path, target: str, sources: str) -> Runtime | None:
     except (OSError, ValueError, TypeError, RecursionError):
         return None
     fits = (held.target, held.machine, held.sources_sha256) == (target, machine_of(target), sources)
-    if not fits or not isinstance(held.sha256, dict) or set(held.sha256) != set(PROGRAMS):
+    programs = programs_of(target)
+    if not fits or not isinstance(held.sha256, dict) or set(held.sha256) != set(programs):
         return None
-    digests = {name: held.sha256[name] for name in PROGRAMS}
+    digests = {name: held.sha256[name] for name in programs}
     runtime = Runtime(target, folder, held.compiler, held.machine, digests, built=False)
     return runtime if runtime.is_whole() else None
 

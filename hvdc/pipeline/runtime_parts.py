@@ -16,14 +16,17 @@ from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, Runtim
 from hvdc.artifact.runtime import Runtime as RuntimeList
 from hvdc.errors import UsageError
 from hvdc.pipeline.runtime_build import TARGETS, kept_runtime
-from hvdc.pipeline.runtime_kept import Runtime
+from hvdc.pipeline.runtime_kept import HEXAGON, Runtime, programs_of
 from hvdc.pipeline.workspace import TEMPORARY, explaining, lock_directory, write_durably
 
-CARRIED = ("android-arm64", "aarch64-linux", "host")
+CARRIED = ("android-arm64", HEXAGON, "aarch64-linux", "host")
 """Targets whose programs travel with an artifact, if the cache holds them: not those with sanitizers."""
 
 NEW, OLD = "new", "old"
 _PROGRAM = re.compile(rf"(?:{'|'.join(map(re.escape, TARGETS))})-hvdc_[a-z_]+", re.ASCII)
+
+
+_LIBRARIES = {f"{HEXAGON}-{name}" for name in programs_of(HEXAGON)}
 
 
 def is_program(name: str) -> bool:
@@ -101,7 +104,8 @@ def _require_own(folder: Path) -> None:
         raise _strange(folder)
     for entry in folder.iterdir() if folder.exists() else ():
         name = entry.name.removesuffix(TEMPORARY)
-        if not (name in (LIST_NAME, SOURCES_NAME) or is_program(name)) or entry.is_dir():
+        ours = name in (LIST_NAME, SOURCES_NAME) or name in _LIBRARIES or is_program(name)
+        if not ours or entry.is_dir():
             raise _strange(entry)
 
 

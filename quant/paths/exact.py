@@ -1,7 +1,7 @@
 """The NPU's arithmetic to the bit: exact sums that are rounded once, and functions of FP32 operations in a fixed order.
 
-What a runtime computes with these definitions depends on no order of summation, no library and no device. The matrix
-unit of Hexagon adds products of FP16 numbers exactly, in a wide fixed-point accumulator, and rounds once.
+What a runtime computes with these definitions depends on no order of summation, no library and no device. By public
+sources the matrix unit of Hexagon adds products of FP16 numbers so, in a wide fixed-point accumulator.
 
 Attention is the flash form, over pieces of `KEY_PIECE` keys in order. For each row, with a maximum ``m`` from −∞, and
 ``total``, ``sum`` from 0, all FP32:

@@ -336,12 +336,12 @@ def test_an_output_that_is_not_this_runs(runnable_artifact: Path, embeds: Path, 
     before = (out / "results" / "video-000000.safetensors").read_bytes()
     done = run(runnable_artifact, embeds, out, *given)
     assert (done.status, "the output is not empty" in done.err) == (2, True)
-    for other in (("--seeds", 1), ("--prompts-limit", 2)):
+    for other in (("--seeds", 1), ("--prompts-limit", 2), ("--npu-sums", "exact")):
         done = run(runnable_artifact, embeds, out, *given, *other, "--resume")
         assert (done.status, "the run that is there is of something else" in done.err) == (2, True)
     assert (out / "results" / "video-000000.safetensors").read_bytes() == before
-    facts = ran(runnable_artifact, embeds, out, *given, "--seeds", 1, "--force")
-    assert facts["finished"] == 1
+    facts = ran(runnable_artifact, embeds, out, *given, "--seeds", 1, "--npu-sums", "exact", "--force")
+    assert (facts["finished"], facts["npu_sums"]) == (1, "exact")
     assert (out / "results" / "video-000000.safetensors").read_bytes() != before
     state = (out / "run.json").read_bytes()
     (out / "run.json").unlink()
@@ -518,6 +518,7 @@ def test_an_artifact_without_a_decoder(tiny_artifact: Path, out: Path, tmp_path:
         (("--mode", "npu", "--cut", 3), "--cut would have no effect"),
         (("--mode", "npu", "--device", "x"), "--device would have no effect"),
         (("--cut", 3, "--rates", "r.toml"), "--rates would have no effect"),
+        (("--npu-sums", "some"), "--npu-sums"),
         (("--gpu-share", 0.5), "--gpu-share would have no effect"),
         (("--mode", "hetero-tensor", "--cut", 3), "--cut would have no effect"),
         (("--mode", "hetero-tensor", "--gpu-share", 1.1), "this is no share"),

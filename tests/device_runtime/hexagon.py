@@ -39,7 +39,7 @@ def emulated(build: Path, arch: str, program: str) -> list[str]:
 
 def vector_objects(build: Path, arch: str) -> list[Path]:
     """The vector unit's kernels as a device has them: with vector floats."""
-    return sorted(build.rglob(f"hvdc_vector_{arch}.dir/src/*.obj"))
+    return sorted(build.rglob(f"hvdc_skel_{arch}.dir/src/hvx_*.obj"))
 
 
 DISASSEMBLER = "llvm-objdump-22"

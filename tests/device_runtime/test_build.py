@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import SOURCE, TOOLS, BuildError, build_host, why_not
+from device_runtime.build import SOURCE, TOOLS, BuildError, build_host, compiler, why_not
 from hvdc.artifact.manifest import INDEX_NAME
 from tests.malformed.make import CORPUS
 
@@ -58,6 +58,30 @@ def test_a_missing_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_missing_compiler_for_cpp_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert "there is no C++ compiler (no-such-compiler)" in why_not("host")
+
+
+@pytest.mark.usefixtures("beside_python")
+def test_a_missing_compiler_for_hexagon_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cmake", "ninja"):
+        put_program(tmp_path, name)
+    monkeypatch.delenv("HEXAGON_SDK_ROOT", raising=False)
+    assert why_not("hexagon") == "clang-22 is not installed: apt-get install clang-22 lld-22"
+    for name in ("clang-22", "clang++-22"):
+        put_program(tmp_path, name)
+    assert why_not("hexagon") == "ld.lld-22 is not installed: apt-get install clang-22 lld-22"
+    put_program(tmp_path, "ld.lld-22")
+    assert why_not("hexagon") == ""
+
+
+@pytest.mark.usefixtures("beside_python")
+def test_a_hexagon_sdk_takes_the_compilers_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("cmake", "ninja"):
+        put_program(tmp_path, name)
+    monkeypatch.setenv("HEXAGON_SDK_ROOT", str(tmp_path / "sdk"))
+    assert "HEXAGON_SDK_ROOT has no compiler below" in why_not("hexagon")
+    (tmp_path / "sdk" / "tools" / "HEXAGON_Tools" / "8.8" / "Tools" / "bin").mkdir(parents=True)
+    assert why_not("hexagon") == ""
+    assert compiler("hexagon") == str(tmp_path / "sdk")
 
 
 def test_an_unknown_preset_is_said(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ def test_results_say_what_they_are(streams: Streams, tmp_path: Path) -> None:
     check(report, Shape(), tmp_path, seed=3)
     _, metadata = kept(tmp_path, 1)
     assert metadata.keys() == {
-        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "npu_sums", "gpu_blocks", "recovered", "sha256",
-        "check",
+        "format", "video", "artifact", "input", "mode", "cut", "gpu_share", "npu_sums", "gpu_blocks", "recovered",
+        "sha256", "check",
     }  # fmt: skip
     assert (metadata["format"], metadata["video"], metadata["mode"]) == ("hvdc-result-1", "1", "hetero")
     assert (metadata["cut"], metadata["npu_sums"], metadata["artifact"]) == ("5", "exact", "0" * 64)
@@ -234,7 +234,9 @@ def test_results_of_another_stream_are_left_alone(streams: Streams, tmp_path: Pa
     assert len(before) == 2
     report = streams.run(Shape(), resume=1, **{**more, **change})
     assert not report["ok"]
-    assert "result of another artifact, prompt, seed, mode, cut, share of the GPU or kind of sums" in report["failure"]
+    assert (
+        "result of another artifact, prompt, seed, mode, cut, share of the GPU or sums of the NPU" in report["failure"]
+    )
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 
 

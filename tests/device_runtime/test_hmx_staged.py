@@ -247,6 +247,17 @@ def test_scales(programs: dict[str, Path], offset: int, word: int, says: str) ->
     assert bool(says) == bool(said)
 
 
+@pytest.mark.parametrize(("offset", "times", "says"), [
+    (0, 1, ""), (2048, 1, ""), (128, 1, "a multiple of 2048 bytes"), (0, 2, "has its VTCM already"),
+])  # fmt: skip
+def test_the_unit_is_opened_once_with_aligned_memory(
+    programs: dict[str, Path], offset: int, times: int, says: str
+) -> None:
+    said = asked(programs, "open", str(offset), str(times))
+    assert says in said
+    assert bool(says) == bool(said)
+
+
 # --- the plan --------------------------------------------------------------------------------------------------------
 
 TILE = 2048

@@ -124,6 +124,13 @@ def test_results_of_another_share_are_nobodys(both: Both, whole: Path) -> None:
     assert "share of the GPU" in other.report["error"]["what"]
 
 
+def test_so_are_results_of_other_sums(both: Both, whole: Path) -> None:
+    given = ("--gpu-share", SHARE, "--npu-sums", "exact", "--resume")
+    other = both.runner.run(whole, "hetero-tensor", *given)
+    assert other.status == 2
+    assert "sums of the NPU" in other.report["error"]["what"]
+
+
 @pytest.mark.parametrize(
     ("mode", "more", "words"),
     [
@@ -132,6 +139,7 @@ def test_results_of_another_share_are_nobodys(both: Both, whole: Path) -> None:
         ("hetero-tensor", ("--cut", 3), "have no effect in mode hetero-tensor"),
         ("hetero-tensor", ("--gpu-block-s", 1, "--npu-block-s", 1, "--decode-s", 1), "have no effect in mode"),
         ("hetero-tensor", ("--gpu-share", 1, "--gpu-block-s", 1, "--npu-block-s", 1), "beside a given --gpu-share"),
+        ("hetero-tensor", ("--npu-sums", "some"), "--npu-sums does not take some"),
         ("hetero-tensor", ("--gpu-share", 1.5), "--gpu-share does not take 1.5"),
         ("hetero-tensor", ("--gpu-share", "nan"), "--gpu-share does not take nan"),
         ("hetero-tensor", ("--gpu-block-s", 0, "--npu-block-s", 1), "do not place a share"),

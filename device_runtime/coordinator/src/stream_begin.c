@@ -114,6 +114,12 @@ static uint32_t default_slots(enum hvdc_mode mode) {
     return 2;
 }
 
+/* To an engine that needs notice of memory that it will work in. */
+static bool announce(const hvdc_running *r, const hvdc_memory *memory) {
+    hvdc_engine *npu = r->stream->npu;
+    return npu->share == NULL || npu->share(npu, memory->data, memory->bytes, memory->fd, r->failure);
+}
+
 static bool make_slots(hvdc_running *r) {
     const hvdc_stream *stream = r->stream;
     uint64_t bytes = hvdc_slot_bytes(&stream->trajectory);
@@ -128,7 +134,7 @@ static bool make_slots(hvdc_running *r) {
         (void)snprintf(name, sizeof name, "hvdc:slot-%u", (unsigned)r->slot_count);
         if (!r->memory_kind->create(name, bytes, &memory, r->failure)) return false;
         r->slots[r->slot_count] = hvdc_slot_in(memory, &stream->trajectory);
-        if (!hvdc_memory_fix_size(r->memory_kind, &memory, r->failure)) {
+        if (!hvdc_memory_fix_size(r->memory_kind, &memory, r->failure) || !announce(r, &memory)) {
             r->slot_count++;
             return false;
         }
@@ -193,7 +199,10 @@ bool hvdc_running_end(hvdc_running *r) {
     hvdc_npu_lane_stop(r->lane);
     hvdc_sharing_unbind(&r->sharing);
     if (r->exchange.data != NULL) r->memory_kind->close(&r->exchange);
-    for (uint32_t i = 0; i < r->slot_count; i++) r->memory_kind->close(&r->slots[i].memory);
+    for (uint32_t i = 0; i < r->slot_count; i++) {
+        if (r->stream->npu->unshare != NULL) r->stream->npu->unshare(r->stream->npu, r->slots[i].memory.data);
+        r->memory_kind->close(&r->slots[i].memory);
+    }
     bool traced = hvdc_trace_close(&r->trace, ended ? &why : NULL);
     return (ended && traced) || hvdc_fail(r->failure, why.kind, "%s", why.message);
 }

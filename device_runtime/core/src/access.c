@@ -3,6 +3,10 @@
 
 #include "artifact_internal.h"
 
+void hvdc_artifact_close(hvdc_artifact *artifact) {
+    if (artifact != NULL) artifact->release(artifact);
+}
+
 const hvdc_header *hvdc_artifact_header(const hvdc_artifact *artifact) { return artifact->index.header; }
 
 const hvdc_geometry *hvdc_artifact_geometry(const hvdc_artifact *artifact) { return artifact->index.geometry; }
@@ -41,9 +45,15 @@ uint32_t hvdc_artifact_find_in_block(const hvdc_artifact *artifact, uint32_t blo
     return hvdc_index_find(&artifact->index, name);
 }
 
+/* Of an artifact in memory, not every file may have been given. */
+static bool is_there(const hvdc_artifact *artifact, uint32_t file) {
+    return artifact->files[file].data != NULL || hvdc_index_file(&artifact->index, file)->bytes == 0;
+}
+
 /* [offset, offset + bytes) of a file, which the index's checks have shown to be inside of it. */
 static bool span_of(const hvdc_artifact *artifact, uint32_t file, uint64_t offset, uint64_t bytes, hvdc_span *span) {
     const hvdc_mapped *mapped = &artifact->files[file];
+    if (!is_there(artifact, file)) return false;
     *span = (hvdc_span){
         .data = mapped->data + offset,
         .bytes = bytes,
@@ -91,9 +101,10 @@ bool hvdc_artifact_ffn_pair(const hvdc_artifact *artifact, uint32_t block, hvdc_
     return span_of(artifact, file, a->offset, b->offset + b->bytes - a->offset, span);
 }
 
-/* Row `row` of a checked FP32 table, `floats` long. Tensors lie at multiples of 128 bytes, so floats are aligned. */
+/* Row `row` of a checked FP32 table, `floats` long, or NULL where its file was not given. Tensors lie at multiples of 128 bytes, so floats are aligned. */
 static const float *table_row(const hvdc_artifact *artifact, uint32_t tensor, uint64_t row, uint64_t floats) {
     const hvdc_tensor *t = hvdc_index_tensor(&artifact->index, tensor);
+    if (!is_there(artifact, t->file)) return NULL;
     return (const float *)(const void *)(artifact->files[t->file].data + t->offset) + row * floats;
 }
 

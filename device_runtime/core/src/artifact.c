@@ -172,12 +172,21 @@ static enum hvdc_code open_all(hvdc_artifact *artifact, int directory, hvdc_erro
     return code == HVDC_E_OK ? check_extra(&artifact->index, directory, NULL, error) : code;
 }
 
+static void release(hvdc_artifact *artifact) {
+    for (uint32_t i = 0; i < artifact->open_files; i++) unmap_file(&artifact->files[i]);
+    free(artifact->files);
+    hvdc_index_free(&artifact->index);
+    unmap_file(&artifact->index_file);
+    free(artifact);
+}
+
 enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifact, hvdc_error *error) {
     *artifact = NULL;
     if (error != NULL) *error = (hvdc_error){.code = HVDC_E_OK};
     hvdc_artifact *made = calloc(1, sizeof *made);
     if (made == NULL) return hvdc_refuse(error, HVDC_E_IO, directory, "no memory");
     made->index_file.fd = -1;
+    made->release = release;
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     enum hvdc_code code = fd < 0 ? refuse_errno(error, directory) : open_all(made, fd, error);
     if (fd >= 0) (void)close(fd);
@@ -186,13 +195,4 @@ enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifac
     else
         hvdc_artifact_close(made);
     return code;
-}
-
-void hvdc_artifact_close(hvdc_artifact *artifact) {
-    if (artifact == NULL) return;
-    for (uint32_t i = 0; i < artifact->open_files; i++) unmap_file(&artifact->files[i]);
-    free(artifact->files);
-    hvdc_index_free(&artifact->index);
-    unmap_file(&artifact->index_file);
-    free(artifact);
 }

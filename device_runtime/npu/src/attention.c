@@ -86,14 +86,14 @@ static void attend_parts(void *context, uint32_t first, uint32_t count, uint32_t
     for (uint32_t i = first; i < first + count; i++) {
         struct rows rows = {.npu = work->npu, .keys = work->keys, .scratch = &work->npu->scratch[worker]};
         rows.head = i / work->query_parts;
-        rows.first = i % work->query_parts * NPU_QUERY_TILES;
-        rows.row_tiles = at_most(npu_tiles(work->npu->tokens) - rows.first, NPU_QUERY_TILES);
+        rows.first = i % work->query_parts * work->npu->hmx->query_tiles;
+        rows.row_tiles = at_most(npu_tiles(work->npu->tokens) - rows.first, work->npu->hmx->query_tiles);
         attend(&rows);
     }
 }
 
 void npu_attend(npu_engine *npu, const npu_keys *keys) {
-    uint32_t parts = (npu_tiles(npu->tokens) + NPU_QUERY_TILES - 1u) / NPU_QUERY_TILES;
+    uint32_t query_tiles = npu->hmx->query_tiles, parts = (npu_tiles(npu->tokens) + query_tiles - 1u) / query_tiles;
     struct work work = {npu, keys, parts};
     hvdc_pool_run(npu->pool, npu->geometry.heads * parts, 1, attend_parts, &work);
 }

@@ -6,6 +6,9 @@
 
 #define ALIGNMENT 128u
 
+_Static_assert(HVDC_HMX_QUERY_TILES *HVDC_HVX_KEY_TILES <= HVDC_HMX_ROW_TILES * HVDC_HMX_COL_TILES,
+               "scores of a piece of attention fit where results go");
+
 static void *allocate(npu_engine *npu, uint64_t count, uint64_t element_bytes, hvdc_failure *failure) {
     uint64_t bytes = (count * element_bytes + ALIGNMENT - 1u) / ALIGNMENT * ALIGNMENT;
     void *made = bytes > SIZE_MAX ? NULL : aligned_alloc(ALIGNMENT, (size_t)(bytes == 0u ? ALIGNMENT : bytes));
@@ -41,13 +44,13 @@ static bool allocate_scratch(npu_engine *npu, hvdc_failure *failure) {
     }
     for (uint32_t i = 0; i < threads; i++) {
         npu_scratch *s = &npu->scratch[i];
-        const uint64_t part = (uint64_t)NPU_QUERY_TILES * HVDC_HMX_COL_TILES;
+        const uint64_t part = (uint64_t)npu->hmx->query_tiles * HVDC_HMX_COL_TILES;
         s->hmx = allocate(npu, npu->hmx->scratch_bytes, 1, failure);
         s->weights = allocate_tiles(npu, (uint64_t)npu->hmx->col_tiles * k_tiles, failure);
         s->tiles = allocate_tiles(npu, (uint64_t)HVDC_HMX_ROW_TILES * HVDC_HMX_COL_TILES, failure);
         s->rows = allocate_tiles(npu, npu->width_tiles, failure);
         s->row = allocate(npu, (uint64_t)npu->width_tiles * TILE, sizeof *s->row, failure);
-        s->total = allocate(npu, NPU_QUERY_TILES * columns * TILE_HALFS, sizeof *s->total, failure);
+        s->total = allocate(npu, npu->hmx->query_tiles * columns * TILE_HALFS, sizeof *s->total, failure);
         s->part = allocate(npu, part * TILE_HALFS, sizeof *s->part, failure);
         if (s->hmx == NULL || s->weights == NULL || s->tiles == NULL || s->rows == NULL || s->row == NULL ||
             s->total == NULL || s->part == NULL) {

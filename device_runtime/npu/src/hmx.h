@@ -21,6 +21,7 @@
 /* Limits of a call. */
 #define HVDC_HMX_ROW_TILES 32u
 #define HVDC_HMX_COL_TILES 8u
+#define HVDC_HMX_QUERY_TILES 16u
 
 /* A matrix as tiles: the tile (i, k) begins at tiles + (i · stride + k) · HVDC_HMX_TILE_HALFS. An activation has
  * (token, channel) in a tile and i counts tiles of tokens; a weight has (input k, output n) in it and i counts tiles
@@ -31,8 +32,9 @@ typedef struct hvdc_hmx_matrix {
 } hvdc_hmx_matrix;
 
 typedef struct hvdc_hmx {
-    /* How many columns of tiles of a linear it likes to make at once, while rows pass by. */
-    uint32_t col_tiles;
+    /* How many columns of tiles of a linear it likes to make at once, while rows pass by; and tiles of query rows of
+     * attention, while keys do. */
+    uint32_t col_tiles, query_tiles;
 
     /* Bytes that a call may write, aligned to 128, a thread's own. */
     size_t scratch_bytes;

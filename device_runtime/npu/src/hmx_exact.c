@@ -1,5 +1,6 @@
 /* The matrix unit with exact sums, rounded once: to FP16, or to FP32. Results depend on no order of summation, and are
- * those of Hexagon's unit, whose accumulator is of fixed point, and of quant/paths/exact.py.
+ * those of quant/paths/exact.py. By public sources Hexagon's unit adds exactly too, in fixed point; no device has
+ * confirmed it.
  *
  * Sums are made in FP64, where products are exact. For k products with Σ|a·w| <= size:
  * - below 32, every partial sum is a multiple of 2^-48 that FP64's 53 bits hold: the sum is exact;
@@ -245,6 +246,7 @@ static void sums(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, uint3
 
 const hvdc_hmx HVDC_FOR_CPU(hvdc_hmx_exact) = {
     .col_tiles = 4,
+    .query_tiles = 4,
     .scratch_bytes = sizeof(struct scratch),
     .multiply = multiply,
     .sums = sums,

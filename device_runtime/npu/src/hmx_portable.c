@@ -87,6 +87,7 @@ static void sums(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, uint3
 
 const hvdc_hmx HVDC_FOR_CPU(hvdc_hmx_portable) = {
     .col_tiles = 4,
+    .query_tiles = 4,
     .scratch_bytes = sizeof(struct scratch),
     .multiply = multiply,
     .sums = sums,

@@ -21,13 +21,13 @@ static void close_npu(hvdc_engine *engine) {
     }
     npu_release(self);
     free(self->blocks);
-    free(self->rotations);
+    free(self->own_rotations);
     free(self);
 }
 
 static uint64_t memory_bytes(const hvdc_engine *engine) {
     const npu_engine *self = (const npu_engine *)engine;
-    uint64_t rotations = (uint64_t)self->tokens * self->head_dim * sizeof *self->rotations;
+    uint64_t rotations = self->own_rotations == NULL ? 0u : (uint64_t)self->tokens * self->head_dim * sizeof(float);
     return sizeof *self + self->bytes + rotations + self->geometry.layers * sizeof *self->blocks;
 }
 
@@ -127,6 +127,20 @@ static bool bind_blocks(npu_engine *npu, hvdc_failure *failure) {
     return true;
 }
 
+static bool find_rotations(npu_engine *npu, const hvdc_npu_options *options, hvdc_failure *failure) {
+    npu->rotations = options->rotations;
+    if (npu->rotations != NULL) return true;
+    if (!hvdc_rope_rotations(&npu->weights, &npu->grid, &npu->own_rotations, failure)) return false;
+    npu->rotations = npu->own_rotations;
+    return true;
+}
+
+/* An artifact in memory may lack it. */
+static bool check_schedule(const hvdc_weights *weights, hvdc_failure *failure) {
+    return hvdc_artifact_adaln(weights->artifact, 0, 0) != NULL ||
+           hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "the artifact came without its file of modulation tables");
+}
+
 bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options, hvdc_engine **engine,
                    hvdc_failure *failure) {
     *engine = NULL;
@@ -135,14 +149,15 @@ bool hvdc_npu_open(const hvdc_weights *weights, const hvdc_npu_options *options,
     if (made == NULL) {
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU executor");
     }
-    made->face = (hvdc_engine){"npu", set_text, run, memory_bytes, close_npu};
+    made->face = (hvdc_engine){
+        .name = "npu", .set_text = set_text, .run = run, .memory_bytes = memory_bytes, .close = close_npu};
     made->weights = *weights;
     made->geometry = *hvdc_artifact_geometry(weights->artifact);
     options = options == NULL ? &defaults : options;
     made->partner = options->partner;
-    if (!hvdc_grid_resolve(weights->artifact, &options->grid, &made->grid, failure) || !check_partner(made, failure) ||
-        !bind_blocks(made, failure) || !npu_prepare(made, options, failure) ||
-        !hvdc_rope_rotations(&made->weights, &made->grid, &made->rotations, failure)) {
+    if (!hvdc_grid_resolve(weights->artifact, &options->grid, &made->grid, failure) ||
+        !check_schedule(weights, failure) || !check_partner(made, failure) || !bind_blocks(made, failure) ||
+        !npu_prepare(made, options, failure) || !find_rotations(made, options, failure)) {
         close_npu(&made->face);
         return false;
     }

@@ -12,7 +12,6 @@
 #define TILE HVDC_HMX_TILE
 #define TILE_HALFS HVDC_HMX_TILE_HALFS
 #define NPU_EXPERTS 2u
-#define NPU_QUERY_TILES 4u                       /* query rows of attention that one piece of work makes, in tiles */
 #define NPU_FFN_ROWS (HVDC_HMX_ROW_TILES * TILE) /* tokens between the feed-forward pair at a time */
 
 static inline uint32_t npu_tiles(uint32_t count) { return (count + TILE - 1u) / TILE; }
@@ -49,7 +48,7 @@ typedef struct npu_scratch {
     uint16_t *rows;    /* FP16 [32][padded width] */
     float *row;        /* FP32 [padded width] */
     float *total, *part;
-    float max[NPU_QUERY_TILES * TILE], sum[NPU_QUERY_TILES * TILE], factor[NPU_QUERY_TILES * TILE];
+    float max[HVDC_HMX_QUERY_TILES * TILE], sum[HVDC_HMX_QUERY_TILES * TILE], factor[HVDC_HMX_QUERY_TILES * TILE];
 } npu_scratch;
 
 typedef struct npu_engine {
@@ -61,8 +60,9 @@ typedef struct npu_engine {
     const hvdc_hmx *hmx;
     const hvdc_hvx *hvx;
     uint32_t tokens, head_dim, head_tiles, width_tiles, ffn_tiles, rank_tiles;
-    float *rotations;  /* [tokens][head_dim / 2][2] */
-    npu_block *blocks; /* [layers] */
+    const float *rotations; /* [tokens][head_dim / 2][2] */
+    float *own_rotations;   /* the same, or NULL where they were given */
+    npu_block *blocks;      /* [layers] */
 
     /* Tiles of activations have a stride of the tiles of their channels. */
     uint16_t *input;              /* what enters a linear: tiles [tokens][width] */

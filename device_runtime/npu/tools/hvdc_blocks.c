@@ -1,11 +1,13 @@
 /* hvdc_blocks: runs parts of a trajectory on an engine, for tests and benchmarks.
  *
  *   hvdc_blocks ARTIFACT [--threads N] [--grid FRAMES,ROWS,COLUMNS] [--cpu LEVEL] [--weights mapped|copied]
- *               [--npu-sums fast|exact] [--gpu-share S [--kernel-cache DIR]] ACTION…
+ *               [--npu-sums fast|exact] [--gpu-share S [--kernel-cache DIR]] [--dsp LIBRARY [--vtcm BYTES]] ACTION…
  *
  * With `--weights copied` engine and host read weights from copies of the data files in memory, as they do where
  * another process filled them, each of exactly its size. With --gpu-share the GPU's engine, in this process, computes
  * that share of each linear's columns; "inf": it fails whenever it is asked.
+ *
+ * With --dsp the engine is the one behind FastRPC's library of that path.
  *
  * Actions are executed in order on a hidden state [M][width] and a running latent [M][token_width]; files are raw
  * little-endian FP32 without a header.
@@ -33,13 +35,15 @@
 #include <time.h>
 
 #include "blocks_partner.h"
+#include "hvdc/dsp.h"
 #include "hvdc/host.h"
 
 struct settings {
     uint32_t threads;
     hvdc_grid grid;
-    const char *cpu, *kernel_cache;
+    const char *cpu, *kernel_cache, *dsp;
     enum hvdc_npu_sums sums;
+    uint32_t vtcm_bytes;
     double share;
     hvdc_partner *partner; /* NULL: none */
     bool copied;
@@ -47,6 +51,13 @@ struct settings {
 
 static bool open_npu(const hvdc_weights *weights, const struct settings *settings, hvdc_engine **engine,
                      hvdc_failure *failure) {
+    if (settings->dsp != NULL) {
+        const hvdc_dsp_options dsp = {.library = settings->dsp,
+                                      .threads = settings->threads,
+                                      .vtcm_bytes = settings->vtcm_bytes,
+                                      .grid = settings->grid};
+        return hvdc_dsp_open(weights, &dsp, engine, failure);
+    }
     const hvdc_npu_options options = {.threads = settings->threads,
                                       .grid = settings->grid,
                                       .cpu = settings->cpu,
@@ -215,6 +226,12 @@ static double now_s(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+static bool stage_seconds(struct session *s, double seconds[HVDC_NPU_STAGE_COUNT]) {
+    if (strcmp(s->engine->name, HVDC_DSP_NAME) == 0) return hvdc_dsp_seconds(s->engine, seconds, &s->failure);
+    hvdc_npu_seconds(s->engine, seconds);
+    return true;
+}
+
 static bool do_time(struct session *s, char **arguments) {
     uint32_t repeat;
     float *kept = malloc(s->hidden_floats * sizeof *kept);
@@ -223,16 +240,15 @@ static bool do_time(struct session *s, char **arguments) {
         return kept != NULL ? false : hvdc_fail(&s->failure, HVDC_FAILURE_MEMORY, "no memory for a hidden state");
     }
     memcpy(kept, s->hidden, s->hidden_floats * sizeof *kept);
-    bool good = true, npu = strcmp(s->engine->name, "npu") == 0;
+    bool good = true;
     for (uint32_t i = 0; good && i < repeat; i++) {
         double before[HVDC_NPU_STAGE_COUNT], after[HVDC_NPU_STAGE_COUNT], start = now_s();
         memcpy(s->hidden, kept, s->hidden_floats * sizeof *kept);
-        if (npu) hvdc_npu_seconds(s->engine, before);
-        good = do_run(s, arguments + 1);
+        good = stage_seconds(s, before) && do_run(s, arguments + 1);
         double seconds = now_s() - start;
         (void)printf("%.6f s\n", seconds);
-        if (npu) hvdc_npu_seconds(s->engine, after);
-        for (unsigned stage = 0; npu && stage < HVDC_NPU_STAGE_COUNT; stage++) {
+        good = good && stage_seconds(s, after);
+        for (unsigned stage = 0; good && stage < HVDC_NPU_STAGE_COUNT; stage++) {
             (void)printf("  %5.1f %% %s\n", 100.0 * (after[stage] - before[stage]) / seconds,
                          hvdc_npu_stage_name((enum hvdc_npu_stage)stage));
         }
@@ -267,6 +283,10 @@ static bool read_options(struct session *s, int *at, int argc, char **argv) {
         char more;
         if (strcmp(option, "--threads") == 0) {
             if (!number(s, value, &s->settings.threads)) return false;
+        } else if (strcmp(option, "--dsp") == 0) {
+            s->settings.dsp = value;
+        } else if (strcmp(option, "--vtcm") == 0) {
+            if (!number(s, value, &s->settings.vtcm_bytes)) return false;
         } else if (strcmp(option, "--cpu") == 0) {
             s->settings.cpu = value;
         } else if (strcmp(option, "--kernel-cache") == 0) {

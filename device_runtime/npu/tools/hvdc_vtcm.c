@@ -5,6 +5,7 @@
  *                                    "rows cols k w_slots results_at rows_at weights_at bytes fetched_tiles"
  *   hvdc_vtcm operand OFFSET TILES   gives the model of the unit rows that begin OFFSET bytes behind a bank's begin
  *   hvdc_vtcm scale OFFSET WORD      gives it scales, all of them WORD
+ *   hvdc_vtcm open OFFSET TIMES      opens the unit with VTCM from there on, without closing it in between
  *
  * Exit status: 0, 1 for a fault, 2 for another question; an abort where an operand may not be as it is. */
 #include <inttypes.h>
@@ -51,8 +52,8 @@ static int table(uint32_t budget) {
         {"feed-forward, down", {rows, cols, npu_tiles(FFN_WIDTH), 1}},
         {"adapter, A", {rows, npu_tiles(RANK), npu_tiles(WIDTH), 1}},
         {"adapter, B", {rows, cols, npu_tiles(RANK), 1}},
-        {"attention, scores", {NPU_QUERY_TILES, cols, npu_tiles(HEAD_DIM), 1}},
-        {"attention, values", {NPU_QUERY_TILES, npu_tiles(HEAD_DIM), keys, 2}},
+        {"attention, scores", {HVDC_HMX_QUERY_TILES, cols, npu_tiles(HEAD_DIM), 1}},
+        {"attention, values", {HVDC_HMX_QUERY_TILES, npu_tiles(HEAD_DIM), keys, 2}},
     };
     hvdc_vtcm_plan plan;
     hvdc_failure failure;
@@ -124,9 +125,26 @@ static int give(bool scale, size_t offset, uint32_t value) {
     return 0;
 }
 
+static int open(size_t offset, uint32_t times) {
+    hvdc_failure failure;
+    uint8_t *memory = offset > HVDC_VTCM_TILE_BYTES
+                          ? NULL
+                          : aligned_alloc(HVDC_VTCM_TILE_BYTES, HVDC_VTCM_LEAST_BYTES + HVDC_VTCM_TILE_BYTES);
+    int status = memory == NULL ? fault("no memory, or an offset beyond a tile") : 0;
+    for (uint32_t i = 0; i < times && status == 0; i++) {
+        status = hvdc_hmx_staged_open(memory + offset, HVDC_VTCM_LEAST_BYTES, 0, &failure) ? 0 : fault(failure.message);
+    }
+    hvdc_hmx_staged_close();
+    free(memory);
+    return status == 0 && hvdc_hmx_staged() != NULL ? fault("it is open still") : status;
+}
+
 int main(int argc, char **argv) {
     if (argc == 4 && (strcmp(argv[1], "operand") == 0 || strcmp(argv[1], "scale") == 0)) {
         return give(argv[1][0] == 's', (size_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10));
+    }
+    if (argc == 4 && strcmp(argv[1], "open") == 0) {
+        return open((size_t)strtoul(argv[2], NULL, 10), (uint32_t)strtoul(argv[3], NULL, 10));
     }
     if (argc == 2 && strcmp(argv[1], "plans") == 0) {
         return plans();

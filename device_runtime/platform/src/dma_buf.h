@@ -4,7 +4,7 @@
 
 #include "hvdc/shared_memory.h"
 
-/* DMA_BUF_IOCTL_SYNC: the caches of the CPU before and after it writes. */
+/* DMA_BUF_IOCTL_SYNC: the caches of the CPU before and after it reads or writes. */
 bool hvdc_dma_buf_begin_write(hvdc_memory *memory, hvdc_failure *failure);
 bool hvdc_dma_buf_end_write(hvdc_memory *memory, hvdc_failure *failure);
 

@@ -15,7 +15,7 @@
 #include "memory_kinds.h"
 
 static bool sync_caches(const hvdc_memory *memory, uint64_t flags, hvdc_failure *failure) {
-    struct dma_buf_sync sync = {.flags = flags | DMA_BUF_SYNC_WRITE};
+    struct dma_buf_sync sync = {.flags = flags | DMA_BUF_SYNC_RW};
     int done;
     do done = ioctl(memory->fd, DMA_BUF_IOCTL_SYNC, &sync);
     while (done != 0 && (errno == EINTR || errno == EAGAIN));

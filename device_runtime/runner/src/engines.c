@@ -1,5 +1,6 @@
 #include "engines.h"
 
+#include "hvdc/dsp.h"
 #include "hvdc/npu.h"
 #ifdef HVDC_WITH_GPU
 #include "hvdc/gpu.h"
@@ -56,8 +57,38 @@ void hvdc_side_close(hvdc_side *side) {
     *side = (hvdc_side){.pool = NULL};
 }
 
+static bool open_on_dsp(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
+                        hvdc_failure *failure) {
+    char folder[4096];
+    *engine = NULL;
+    if (snprintf(folder, sizeof folder, "%s/%s", options->artifact, HVDC_RUNTIME_NAME) >= (int)sizeof folder)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the artifact's path is too long for the DSP");
+    const hvdc_dsp_options dsp = {
+        .library = options->fastrpc, .skel_folder = folder, .vtcm_bytes = options->vtcm_kib << 10};
+    return hvdc_dsp_open(weights, &dsp, engine, failure);
+}
+
+void hvdc_npu_text(const hvdc_engine *engine, char text[HVDC_NPU_TEXT_BYTES]) {
+    if (strcmp(engine->name, HVDC_DSP_NAME) != 0) {
+        (void)snprintf(text, HVDC_NPU_TEXT_BYTES, "portable");
+        return;
+    }
+    const hvdc_dsp_description *dsp = hvdc_dsp_describe_engine(engine);
+    char arch[24] = "a stand-in";
+    if (dsp->arch != 0) (void)snprintf(arch, sizeof arch, "Hexagon v%u", (unsigned)dsp->arch);
+    (void)snprintf(text, HVDC_NPU_TEXT_BYTES, "%s, %u vector contexts, %u KiB of VTCM", arch, (unsigned)dsp->contexts,
+                   (unsigned)(dsp->vtcm_bytes >> 10));
+}
+
+void hvdc_npu_copies(const hvdc_engine *engine, uint64_t *weights_bytes, uint64_t *hidden_states) {
+    const bool is_dsp = strcmp(engine->name, HVDC_DSP_NAME) == 0;
+    *weights_bytes = is_dsp ? hvdc_dsp_describe_engine(engine)->copied_bytes : 0;
+    *hidden_states = is_dsp ? hvdc_dsp_describe_engine(engine)->staged_runs : 0;
+}
+
 bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
                    hvdc_engine **engine, hvdc_failure *failure) {
+    if (options->npu == HVDC_NPU_DSP) return open_on_dsp(weights, options, engine, failure);
     const bool shares = options->mode == HVDC_MODE_TENSOR;
     const hvdc_npu_options npu = {
         .threads = options->threads, .sums = options->npu_sums, .partner = shares ? partner : NULL};

@@ -6,6 +6,8 @@
 #include "hvdc/host.h"
 #include "options.h"
 
+#define HVDC_NPU_TEXT_BYTES 96
+
 typedef struct hvdc_side {
     hvdc_pool *pool;
     hvdc_host *host;
@@ -22,9 +24,14 @@ bool hvdc_side_open(const hvdc_weights *weights, const hvdc_options *options, hv
 /* One that was never opened, all zeros, is allowed. After its engine. */
 void hvdc_side_close(hvdc_side *side);
 
-/* Fills in the size of the partner's exchange, in the mode that has one. The partner outlives the engine. */
+/* Where the options want it. Fills in the size of the partner's exchange, in the mode that has one. The partner outlives
+ * the engine. */
 bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
                    hvdc_engine **engine, hvdc_failure *failure);
+/* What it runs on, for people: "portable", or "Hexagon v79, …". */
+void hvdc_npu_text(const hvdc_engine *engine, char text[HVDC_NPU_TEXT_BYTES]);
+/* What it had to copy, in any place but the DSP nothing: bytes of weights, and hidden states since it was opened. */
+void hvdc_npu_copies(const hvdc_engine *engine, uint64_t *weights_bytes, uint64_t *hidden_states);
 /* Whether options->gpu_import names a way of hvdc_gpu_import_name, or none. */
 bool hvdc_check_gpu_import(const hvdc_options *options, hvdc_failure *failure);
 bool hvdc_open_gpu(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,

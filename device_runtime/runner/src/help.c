@@ -1,6 +1,7 @@
 #include "options.h"
 
-const char hvdc_options_help[] =
+/* In parts: a compiler need not know strings of more than 4095 bytes. */
+static const char WHAT[] =
     "usage: hvdc_runner ARTIFACT STREAM -o OUT --mode npu|gpu|hetero|dp|hetero-tensor [options]\n"
     "\n"
     "Makes the videos of a stream: STREAM/stream.bin, as `hvdc run` writes it. Final latents go into\n"
@@ -17,13 +18,21 @@ const char hvdc_options_help[] =
     "                        tile. auto, the default: the one with which both engines would end at once by the\n"
     "                        rates of their blocks, given below, or timed at the start\n"
     "  --npu-sums fast|exact\n"
-    "                        how the NPU's matrix products add: in FP32 (the default), or exactly, rounded once, as\n"
-    "                        Hexagon's matrix unit does, which takes longer and gives the bits of the Python path\n"
+    "                        how the NPU's matrix products add: in FP32 (the default), or exactly, rounded once,\n"
+    "                        which takes twice as long and gives the bits of the Python path\n"
     "  --gpu-block-s S  --npu-block-s S  --decode-s S\n"
     "                        rates in seconds: a block on each engine while both work, decoding a video (0)\n"
     "  --threads N           threads of each process's CPU work; one for each processor that it may use\n"
     "  --memory-mib N        shared memory at most, of the weights and of videos in flight each; what the system\n"
     "                        says it has available\n"
+    "  --npu auto|dsp|portable\n"
+    "                        where the NPU's blocks run: on a Snapdragon's DSP (FastRPC), or on processors;\n"
+    "                        auto, the default: the DSP on Android\n"
+    "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so). The DSP loads libhvdc_skel.so from\n"
+    "                        ARTIFACT/runtime, unless DSP_LIBRARY_PATH is set\n"
+    "  --vtcm-kib N          of the DSP's VTCM at most (all of it)\n";
+
+static const char MORE[] =
     "  --platform TEXT  --device TEXT\n"
     "                        OpenCL platform and device: an index, or a part of the name\n"
     "  --gpu-import WAY      how the GPU sees shared memory: khr-dma-buf, qcom-dmabuf, qcom-ion, arm-dma-buf,\n"
@@ -50,3 +59,5 @@ const char hvdc_options_help[] =
     "\n"
     "Exit statuses: 0 all videos are there; 1 failure: no memory, a file that cannot be read or written, a lost\n"
     "process; 2 usage; 4 an artifact that cannot be used; 5 device; 130 stopped, as it was asked to.\n";
+
+bool hvdc_options_print_help(FILE *to) { return fputs(WHAT, to) >= 0 && fputs(MORE, to) >= 0; }

@@ -30,7 +30,7 @@ int main(int argc, char **argv) {
         hvdc_print_failure(&options, &failure);
         return HVDC_EXIT_USAGE;
     }
-    if (options.help) return fputs(hvdc_options_help, stdout) < 0 ? HVDC_EXIT_FAILURE : HVDC_EXIT_OK;
+    if (options.help) return hvdc_options_print_help(stdout) ? HVDC_EXIT_OK : HVDC_EXIT_FAILURE;
     switch (options.role) {
         case HVDC_ROLE_WORKER: return (int)hvdc_be_worker(&options);
         case HVDC_ROLE_TIMER: return (int)hvdc_be_timer(&options);

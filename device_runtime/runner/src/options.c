@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, SUMS, LOSS, STOP, TALK, FLAG, QUIET, ROLE };
+enum kind { TEXT, COUNT, SECONDS, DURATION, MODE, CUT, SHARE, SUMS, LOSS, STOP, TALK, PLACE, FLAG, QUIET, ROLE };
 
 struct option {
     const char *name;
@@ -19,6 +19,12 @@ struct option {
 };
 
 static const char *const talk_names[] = {"text", "json", "none"}; /* enum hvdc_talk */
+
+#if defined(__ANDROID__)
+#define NPU_OF_THIS_SYSTEM HVDC_NPU_DSP
+#else
+#define NPU_OF_THIS_SYSTEM HVDC_NPU_PORTABLE
+#endif
 
 #define AT(field) offsetof(hvdc_options, field)
 
@@ -33,6 +39,9 @@ static const struct option known[] = {
     {"--decode-s", SECONDS, AT(rates.decode_s), 0},
     {"--threads", COUNT, AT(threads), 0},
     {"--memory-mib", COUNT, AT(memory_mib), 0},
+    {"--npu", PLACE, AT(npu), 0},
+    {"--fastrpc", TEXT, AT(fastrpc), 0},
+    {"--vtcm-kib", COUNT, AT(vtcm_kib), 0},
     {"--platform", TEXT, AT(platform), 0},
     {"--device", TEXT, AT(device), 0},
     {"--gpu-import", TEXT, AT(gpu_import), 0},
@@ -102,6 +111,12 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
             options->abandon = stop == 1;
             return stop < 2;
         }
+        case PLACE: {
+            static const char *const places[] = {"auto", "dsp", "portable"}; /* enum hvdc_npu_place */
+            int place = one_of(text, places, 3);
+            options->npu = (enum hvdc_npu_place)place;
+            return place < 3;
+        }
         case TALK: {
             int talk = one_of(text, talk_names, 3);
             options->progress = (enum hvdc_talk)talk;
@@ -156,6 +171,15 @@ static bool check(hvdc_options *o, uint32_t seen, hvdc_failure *failure) {
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --gpu-share");
     if (o->cut_is_given && rate)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --cut");
+    if (o->npu == HVDC_NPU_AUTO) o->npu = shares ? HVDC_NPU_PORTABLE : NPU_OF_THIS_SYSTEM;
+    if (shares && o->npu == HVDC_NPU_DSP)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "mode %s needs --npu portable: an engine on the DSP shares no linear with the GPU",
+                         hvdc_mode_name(o->mode));
+    if (o->npu != HVDC_NPU_DSP && (was_given(seen, "--fastrpc") || was_given(seen, "--vtcm-kib")))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--fastrpc and --vtcm-kib have no effect without --npu dsp");
+    if (o->vtcm_kib > UINT32_MAX >> 10)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--vtcm-kib %u is more than any DSP has", (unsigned)o->vtcm_kib);
     if (rate && !o->rates_are_given)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates belong together: give --gpu-block-s and --npu-block-s");
     return true;

@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "hvdc/coordinator.h"
 #include "hvdc/npu_sums.h"
@@ -18,6 +19,13 @@ enum hvdc_role {
     HVDC_ROLE_OWNER = 0,
     HVDC_ROLE_WORKER, /* serves an owner */
     HVDC_ROLE_TIMER   /* times the GPU's blocks for an owner that looks for a cut */
+};
+
+/* Where the NPU's executor runs. */
+enum hvdc_npu_place {
+    HVDC_NPU_AUTO = 0, /* becomes one of the others: the DSP on Android, else portable */
+    HVDC_NPU_DSP,
+    HVDC_NPU_PORTABLE
 };
 
 enum hvdc_talk { HVDC_TALK_TEXT = 0, HVDC_TALK_JSON, HVDC_TALK_NOTHING };
@@ -36,6 +44,9 @@ typedef struct hvdc_options {
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
     uint32_t memory_mib; /* shared memory at most, of weights and of slots each; 0: what the system has available */
+    enum hvdc_npu_place npu;
+    const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
+    uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */
@@ -47,7 +58,7 @@ typedef struct hvdc_options {
     enum hvdc_talk progress;
 } hvdc_options;
 
-extern const char hvdc_options_help[];
+bool hvdc_options_print_help(FILE *to);
 
 /* Fails with kind USAGE and a sentence. */
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure);

@@ -121,6 +121,9 @@ static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
     if (!hvdc_side_open(view, &owner->options, &owner->side, failure) ||
         !hvdc_open_npu(view, &owner->options, &owner->partner, &owner->npu, failure))
         return false;
+    hvdc_npu_text(owner->npu, outcome->npu);
+    if (owner->options.npu == HVDC_NPU_DSP)
+        hvdc_say(&owner->options, "note", "the NPU's blocks run on %s", outcome->npu);
     outcome->host_bytes = hvdc_host_memory_bytes(owner->side.host);
     return true;
 }
@@ -206,7 +209,9 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .worker_argv = needs_gpu(options) ? worker_argv : NULL},
     };
     outcome->report.videos = owner->videos;
-    return hvdc_stream_run(&stream, &outcome->report, failure);
+    const bool ran = hvdc_stream_run(&stream, &outcome->report, failure);
+    hvdc_npu_copies(owner->npu, &outcome->npu_weights_copied_bytes, &outcome->npu_hidden_copied);
+    return ran;
 }
 
 static void close_owner(hvdc_owner *owner) {

@@ -135,6 +135,10 @@ static void print_json(const hvdc_outcome *o) {
                  o->options->threads, r->finished, r->skipped, r->stopped ? "true" : "false",
                  r->gpu_lost ? "true" : "false");
     hvdc_json_text(stdout, r->note);
+    (void)fputs(", \"npu\": ", stdout);
+    hvdc_json_text(stdout, o->npu);
+    (void)printf(", \"npu_weights_copied_bytes\": %" PRIu64 ", \"npu_hidden_copied\": %" PRIu64,
+                 o->npu_weights_copied_bytes, o->npu_hidden_copied);
     (void)printf(", \"seconds\": %.6f, \"period_s\": %.6f, \"weights_kind\": \"%s\", \"weights_bytes\": %" PRIu64
                  ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64 ", \"gpu_weights_copied_bytes\": %" PRIu64
                  ", \"slot_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64

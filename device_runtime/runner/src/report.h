@@ -3,6 +3,7 @@
 #define HVDC_RUNNER_REPORT_H
 
 #include "hvdc/coordinator.h"
+#include "engines.h"
 #include "options.h"
 
 /* Where the cut comes from. */
@@ -18,6 +19,8 @@ typedef struct hvdc_outcome {
     hvdc_rates rates;                /* with sources FROM_RATES and MEASURED */
     uint64_t weights_bytes, host_bytes;
     const char *weights_kind;
+    char npu[HVDC_NPU_TEXT_BYTES];                        /* what its blocks run on */
+    uint64_t npu_weights_copied_bytes, npu_hidden_copied; /* hvdc_npu_copies */
     hvdc_stream_report report;
 } hvdc_outcome;
 

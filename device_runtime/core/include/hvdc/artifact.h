@@ -62,6 +62,21 @@ const char *hvdc_code_meaning(enum hvdc_code code);
  * of manifest.json, that every data file is there with its recorded size, and that the directory holds nothing else. */
 enum hvdc_code hvdc_artifact_open(const char *directory, hvdc_artifact **artifact, hvdc_error *error);
 
+/* A data file in memory that somebody else fills; data NULL: not here. */
+typedef struct hvdc_memory_file {
+    const uint8_t *data;
+    uint64_t bytes;
+} hvdc_memory_file;
+
+#define HVDC_MEMORY_FILE_ALIGNMENT 128u
+
+/* The same artifact without a directory, as the DSP has it: index.bin at `index`, at a multiple of 8 bytes, is checked
+ * in full; its data files are `files`, in the order of its file records, each NULL or with exactly its recorded size at a
+ * multiple of HVDC_MEMORY_FILE_ALIGNMENT bytes. All outlive the artifact. Spans have no descriptor (-1); for what lies
+ * in a file that is not here, accessors answer false or NULL. Nothing is hashed but the index. */
+enum hvdc_code hvdc_artifact_attach(const void *index, uint64_t index_bytes, const hvdc_memory_file *files,
+                                    uint32_t file_count, hvdc_artifact **artifact, hvdc_error *error);
+
 /* Release everything. NULL is allowed. */
 void hvdc_artifact_close(hvdc_artifact *artifact);
 

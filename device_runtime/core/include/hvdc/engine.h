@@ -33,6 +33,11 @@ struct hvdc_engine {
     /* Bytes that the engine holds beside the weights: scratch, keys and values. */
     uint64_t (*memory_bytes)(const hvdc_engine *engine);
 
+    /* Memory that `run` will be given, or parts of it, from now on until unshare, with its descriptor. NULL in an engine
+     * that needs no notice. Memory that was not announced works too, at the cost of copies. */
+    bool (*share)(hvdc_engine *engine, void *data, uint64_t bytes, int fd, hvdc_failure *failure);
+    void (*unshare)(hvdc_engine *engine, void *data);
+
     /* Releases everything; NULL-safe through hvdc_engine_close. */
     void (*close)(hvdc_engine *engine);
 };

@@ -295,7 +295,8 @@ static void sums(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, uint3
         .a = a, .w = w, .shape = {row_tiles, col_tiles, k_tiles, 2}, .exponent = exponent_for(k_tiles), .floats = out});
 }
 
-static const hvdc_hmx STAGED = {.col_tiles = HVDC_HMX_COL_TILES, .multiply = multiply, .sums = sums};
+static const hvdc_hmx STAGED = {
+    .col_tiles = HVDC_HMX_COL_TILES, .query_tiles = HVDC_HMX_QUERY_TILES, .multiply = multiply, .sums = sums};
 
 bool hvdc_hmx_staged_open(void *vtcm, size_t bytes, uint32_t context, hvdc_failure *failure) {
     hvdc_vtcm_plan plan;

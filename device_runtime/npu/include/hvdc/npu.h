@@ -28,6 +28,9 @@ typedef struct hvdc_npu_options {
     const char *cpu; /* a name of hvdc/cpu.h, or NULL */
     enum hvdc_npu_sums sums;
     hvdc_partner *partner; /* of every linear; outlives the engine. NULL: none */
+    /* What hvdc_rope_rotations gives for the grid, which outlives the engine: for a processor that cannot compute it.
+     * NULL: it is computed. */
+    const float *rotations;
 } hvdc_npu_options;
 
 /* `weights` is copied; what it points to outlives the engine. `options` may be NULL. On failure *engine is NULL. */

@@ -10,7 +10,7 @@ extern "C" {
 
 enum hvdc_npu_sums {
     HVDC_NPU_SUMS_FAST = 0, /* in FP32 */
-    HVDC_NPU_SUMS_EXACT     /* exactly, and rounded once, as Hexagon's matrix unit */
+    HVDC_NPU_SUMS_EXACT     /* exactly, rounded once: quant/paths/exact.py */
 };
 
 /* "fast", "exact" */

@@ -35,7 +35,7 @@ typedef struct hvdc_memory_kind {
     bool sealable;
     /* New zeroed memory, mapped writable, all of its pages there. `name` is shown in /proc. */
     bool (*create)(const char *name, uint64_t bytes, hvdc_memory *memory, hvdc_failure *failure);
-    /* Before and after the CPU writes memory that an engine reads: caches. */
+    /* Before the CPU reads or writes memory that an engine writes or reads, and after it wrote: caches. */
     bool (*begin_write)(hvdc_memory *memory, hvdc_failure *failure);
     bool (*end_write)(hvdc_memory *memory, hvdc_failure *failure);
     void (*close)(hvdc_memory *memory);

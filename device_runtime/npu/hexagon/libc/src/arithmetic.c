@@ -49,9 +49,7 @@ int64_t __hexagon_divdi3(int64_t n, int64_t d) {
     return with_sign(__hexagon_udivdi3(magnitude(n), magnitude(d)), n ^ d);
 }
 
-int64_t __hexagon_moddi3(int64_t n, int64_t d) {
-    return with_sign(__hexagon_umoddi3(magnitude(n), magnitude(d)), n);
-}
+int64_t __hexagon_moddi3(int64_t n, int64_t d) { return with_sign(__hexagon_umoddi3(magnitude(n), magnitude(d)), n); }
 
 uint32_t __hexagon_udivsi3(uint32_t n, uint32_t d) { return (uint32_t)__hexagon_udivdi3(n, d); }
 
@@ -144,4 +142,11 @@ double sqrt(double x) {
         }
     }
     return packed(root << 1 | (rest != 0u), exponent / 2 - 28 - 1);
+}
+
+/* What clang makes of a memcpy of at least 32 bytes, a multiple of 8. */
+void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, const void *restrict from, size_t bytes);
+void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, const void *restrict from,
+                                                            size_t bytes) {
+    return memcpy(to, from, bytes);
 }

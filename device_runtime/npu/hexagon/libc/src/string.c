@@ -78,10 +78,3 @@ char *strchr(const char *text, int value) {
     }
     return (char *)(uintptr_t)text;
 }
-
-/* What clang makes of a memcpy of at least 32 bytes, a multiple of 8. */
-void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, const void *restrict from, size_t bytes);
-void *__hexagon_memcpy_likely_aligned_min32bytes_mult8bytes(void *restrict to, const void *restrict from,
-                                                            size_t bytes) {
-    return memcpy(to, from, bytes);
-}

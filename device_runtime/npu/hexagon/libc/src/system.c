@@ -1,11 +1,12 @@
-/* Programs under qemu-user: streams, memory and time through Linux's system calls. trap0(#1), number in r6, arguments
- * in r0 … r5, result in r0; numbers are those of Linux's generic table (include/uapi/asm-generic/unistd.h). */
+/* Programs under qemu-user: streams, memory and time through Linux's system calls. */
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "call.h"
 
 /* A program's entry: r29 points to argc, argv. HVX spills need a stack at 128 bytes. */
 __asm__(
@@ -19,18 +20,6 @@ __asm__(
     "{ call exit }\n");
 
 enum { SYS_READ = 63, SYS_WRITE = 64, SYS_EXIT = 93, SYS_CLOCK_GETTIME = 113, SYS_MUNMAP = 215, SYS_MMAP = 222 };
-
-static long call(long number, long a, long b, long c, long d, long e, long f) {
-    register long r0 __asm__("r0") = a;
-    register long r1 __asm__("r1") = b;
-    register long r2 __asm__("r2") = c;
-    register long r3 __asm__("r3") = d;
-    register long r4 __asm__("r4") = e;
-    register long r5 __asm__("r5") = f;
-    register long r6 __asm__("r6") = number;
-    __asm__ volatile("trap0(#1)" : "+r"(r0) : "r"(r1), "r"(r2), "r"(r3), "r"(r4), "r"(r5), "r"(r6) : "memory");
-    return r0;
-}
 
 _Noreturn void exit(int status) {
     (void)fflush(stdout);
@@ -95,7 +84,8 @@ FILE *const stdin = &streams[0], *const stdout = &streams[1], *const stderr = &s
 
 int fflush(FILE *stream) {
     for (size_t done = 0; done < stream->end;) {
-        const long wrote = call(SYS_WRITE, stream->fd, (long)(stream->buffer + done), (long)(stream->end - done), 0, 0, 0);
+        const long wrote =
+            call(SYS_WRITE, stream->fd, (long)(stream->buffer + done), (long)(stream->end - done), 0, 0, 0);
         if (wrote <= 0) return EOF;
         done += (size_t)wrote;
     }
@@ -153,7 +143,9 @@ int fputc(int value, FILE *stream) {
     return fwrite(&byte, 1, 1, stream) == 1u ? value : EOF;
 }
 
-int fputs(const char *restrict text, FILE *restrict stream) { return fwrite(text, strlen(text), 1, stream) == 1u ? 0 : EOF; }
+int fputs(const char *restrict text, FILE *restrict stream) {
+    return fwrite(text, strlen(text), 1, stream) == 1u ? 0 : EOF;
+}
 
 static int vfprintf(FILE *stream, const char *restrict format, va_list values) {
     char line[1024];

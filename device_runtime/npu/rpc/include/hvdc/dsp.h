@@ -1,0 +1,53 @@
+/* The NPU executor on the DSP of a Snapdragon, behind FastRPC: an hvdc_engine that calls libhvdc_skel.so, which holds the
+ * engine of hvdc/npu.h. docs/HEXAGON.md says what crosses.
+ *
+ * The process must be able to load FastRPC's library, libcdsprpc.so of Android's vendor partition; the DSP's process is
+ * an unsigned one. Weights and what RoPE needs cross once, as descriptors of shared memory. `run` works in place in
+ * memory that hvdc_engine.share announced; a hidden state that lies elsewhere is copied there and back. */
+#ifndef HVDC_DSP_H
+#define HVDC_DSP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "hvdc/engine.h"
+#include "hvdc/npu.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define HVDC_DSP_NAME "npu-dsp" /* of its engine */
+
+/* All zeros: libcdsprpc.so as the system finds it, skels where DSP_LIBRARY_PATH says, one thread for each of the DSP's
+ * vector contexts, all of its VTCM, the artifact's own grid. */
+typedef struct hvdc_dsp_options {
+    const char *library;     /* FastRPC's, a name or a path */
+    const char *skel_folder; /* of hexagon-vNN-libhvdc_skel.so, unless DSP_LIBRARY_PATH is set */
+    uint32_t threads, vtcm_bytes;
+    hvdc_grid grid;
+} hvdc_dsp_options;
+
+/* `weights` and what it points to outlive the engine; its descriptors are shared with the DSP, and where there are none
+ * (fds NULL, or -1) the bytes are copied into shared memory. `options` may be NULL. On failure *engine is NULL. */
+bool hvdc_dsp_open(const hvdc_weights *weights, const hvdc_dsp_options *options, hvdc_engine **engine,
+                   hvdc_failure *failure);
+
+/* hvdc_npu_seconds of the engine on the DSP; `engine` is one that hvdc_dsp_open made. */
+bool hvdc_dsp_seconds(hvdc_engine *engine, double seconds[HVDC_NPU_STAGE_COUNT], hvdc_failure *failure);
+
+/* What the DSP said of itself when the session began. */
+typedef struct hvdc_dsp_description {
+    uint32_t arch; /* 79 for V79; 0 where a stand-in of the DSP is no Hexagon */
+    uint32_t contexts, vtcm_bytes;
+    uint64_t copied_bytes; /* of weights that had no descriptor */
+    uint64_t staged_runs;  /* calls of `run` whose hidden state had to be copied */
+} hvdc_dsp_description;
+
+const hvdc_dsp_description *hvdc_dsp_describe_engine(const hvdc_engine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,121 @@
+"""`hvdc_runner --npu dsp`: streams whose NPU is behind a stand-in of FastRPC's library, in one process, in two, and in
+one that an emulator executes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hvdc.pipeline.stream_file import StreamVideo
+from tests import calibrations
+from tests.commands import hvdc
+from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
+from tests.device_runtime.rpc import STAND_IN
+from tests.device_runtime.runs import Runner, stream_of, tokens, why_no_gpu
+
+VIDEOS = (StreamVideo(0, 1), StreamVideo(1, 2))
+
+
+@pytest.fixture(scope="module")
+def runner(
+    programs: dict[str, Path], watched_checkpoint: Path, calibration: Path, embeds: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Runner:  # fmt: skip
+    folder = tmp_path_factory.mktemp("dsp")
+    done = calibrations.run_compile(watched_checkpoint, folder / "a.hvdc", "--calibration", calibration, "-q")
+    assert done.status == 0, done.err
+    (folder / "kernels").mkdir()
+    stream = stream_of(folder / "stream", folder / "a.hvdc", embeds, VIDEOS)
+    return Runner(programs["hvdc_runner"], folder / "a.hvdc", stream, folder / "kernels")
+
+
+@pytest.fixture(scope="module")
+def dsp(programs: dict[str, Path]) -> tuple[object, ...]:
+    return ("--npu", "dsp", "--fastrpc", programs["hvdc_dsp"].parent / STAND_IN)
+
+
+def videos(output: Path) -> list[bytes]:
+    return [tokens(output, video).tobytes() for video in range(len(VIDEOS))]
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_videos_are_those_of_the_portable_engine(
+    runner: Runner, dsp: tuple[object, ...], tmp_path: Path, process: bool
+) -> None:
+    """The DSP reads the one copy of the weights, and works where the CPU's hidden state is: only the table of
+    modulation, which is in no shared memory, is copied."""
+    runner.finished(tmp_path / "portable", "npu", "--npu", "portable")
+    env = {"HVDC_STAND_IN_DSP": str(runner.program.with_name("hvdc_dsp"))} if process else {}
+    done = runner.run(tmp_path / "dsp", "npu", *dsp, env=env)
+    assert done.status == 0, done.said
+    assert videos(tmp_path / "dsp") == videos(tmp_path / "portable")
+    tables = sum(path.stat().st_size for path in (runner.artifact / "schedule").iterdir())
+    report = done.report
+    assert (report["npu_hidden_copied"], report["npu_weights_copied_bytes"]) == (0, tables)
+    assert report["npu"] == "a stand-in, 1 vector contexts, 8192 KiB of VTCM"
+    assert "stand-in:" not in done.said, "mappings were left"
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+def test_both_engines_share_a_stream(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    """The GPU's process writes the hidden state, and the DSP goes on with it in place."""
+    for name, place in (("portable", ("--npu", "portable")), ("dsp", dsp)):
+        runner.finished(tmp_path / name, "hetero", "--cut", 5, *place)
+    assert videos(tmp_path / "dsp") == videos(tmp_path / "portable")
+
+
+def test_a_video_on_an_emulated_dsp(
+    programs: dict[str, Path], watched_checkpoint: Path, embeds: Path, dsp: tuple[object, ...], tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """One step of each expert: every block of the video is Hexagon code's."""
+    if reason := why_no_hexagon():
+        pytest.skip(reason)
+    command = " ".join(emulated(built_for_hexagon(tmp_path_factory), "v79", "hvdc_dsp"))
+    artifact = tmp_path / "a.hvdc"
+    done = hvdc("compile", watched_checkpoint, "-o", artifact, *calibrations.SHORT, "-q")
+    assert done.status == 0, done.err
+    runner = Runner(
+        programs["hvdc_runner"], artifact, stream_of(tmp_path / "s", artifact, embeds, VIDEOS[:1]), tmp_path
+    )
+    runner.finished(tmp_path / "portable", "npu", "--npu", "portable")
+    emulated_run = runner.run(tmp_path / "dsp", "npu", *dsp, env={"HVDC_STAND_IN_DSP": command})
+    assert emulated_run.status == 0, emulated_run.said
+    assert emulated_run.report["npu"].startswith("Hexagon v79, ")
+    assert tokens(tmp_path / "dsp", 0).tobytes() == tokens(tmp_path / "portable", 0).tobytes()
+
+
+def test_without_a_dsp_it_is_said(runner: Runner, tmp_path: Path) -> None:
+    done = runner.run(tmp_path / "out", "npu", "--npu", "dsp")
+    assert done.status == 5
+    assert "FastRPC's library libcdsprpc.so cannot be loaded" in done.said
+    assert done.report["error"]["kind"] == "device"
+
+
+def test_a_dsp_that_dies_ends_the_stream_and_what_was_finished_is_kept(
+    runner: Runner, dsp: tuple[object, ...], tmp_path: Path
+) -> None:
+    done = runner.run(tmp_path / "out", "npu", *dsp, env={"HVDC_STAND_IN_FAULT": "lost:30"})
+    assert done.status == 5
+    assert "its process died, or the DSP restarted" in done.said
+    assert "stand-in:" not in done.said, "mappings were left"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["video-000000.safetensors"]
+    again = runner.finished(tmp_path / "out", "npu", *dsp, "--resume")
+    assert (again.report["finished"], again.report["skipped"]) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "words"),
+    [
+        ("hetero-tensor", ("--npu", "dsp"), "needs --npu portable"),
+        ("npu", ("--fastrpc", "x"), "no effect without --npu dsp"),
+        ("npu", ("--npu", "phone"), "--npu does not take phone"),
+        ("npu", ("--npu", "dsp", "--vtcm-kib", 4194304), "more than any DSP has"),
+    ],
+)
+def test_what_does_not_go_together(
+    runner: Runner, tmp_path: Path, mode: str, options: tuple[object, ...], words: str
+) -> None:
+    done = runner.run(tmp_path / "out", mode, *options)
+    assert (done.status, words in done.said) == (2, True), done.said
