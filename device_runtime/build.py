@@ -29,6 +29,7 @@ PROGRAMS = (
     "hvdc_kernels",
     "hvdc_platform_check",
     "hvdc_runner",
+    "hvdc_selftest",
     "hvdc_stream_check",
     "hvdc_vtcm",
 )

@@ -6,6 +6,9 @@ What it says of a real device's units, only that device can tell.
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -20,6 +23,8 @@ from tests.device_runtime.hexagon import (
     rebuilt,
     why_no_hexagon,
 )
+from tests.device_runtime.rpc import STAND_IN, Skel
+from tests.device_runtime.test_rpc_skel import Client
 
 pytestmark = pytest.mark.skipif(bool(why_no_hexagon()), reason=why_no_hexagon() or "there is one")
 
@@ -150,3 +155,67 @@ def test_a_fault_is_found_by_the_check_that_names_it(build: Path, tmp_path: Path
     assert due <= failed
     others = failed - due
     assert len(others) <= 4, others  # what is computed with it
+
+
+def selftest(programs: dict[str, Path], *words: str, dsp: list[str] | None = None) -> subprocess.CompletedProcess[str]:
+    """``hvdc_selftest`` with a stand-in of FastRPC's library; ``dsp``: the command that is the DSP's end."""
+    library = programs["hvdc_selftest"].parent / STAND_IN
+    environment = {**os.environ} if dsp is None else {**os.environ, "HVDC_STAND_IN_DSP": " ".join(dsp)}
+    command = [str(programs["hvdc_selftest"]), *words]
+    if "--library" not in words:
+        command += ["--library", str(library)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_cpu_asks_the_dsp(build: Path, programs: dict[str, Path]) -> None:
+    dsp = emulated(build, ARCH, "hvdc_dsp")
+    done = selftest(programs, dsp=dsp)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Hexagon v79, ")
+    assert done.stdout.endswith("none failed\n")
+    done = selftest(programs, "--json", "--vtcm-kib", "64", dsp=dsp)
+    report = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert (report["arch"], report["failed"]) == (79, 0)
+    _, alone = states([*emulated(build, ARCH, "hvdc_selftest_dsp"), "64"])
+    assert {check["name"]: (check["state"], check["why"]) for check in report["checks"]} == alone
+
+
+def test_what_fails_on_the_dsp_is_said_with_what_it_means(
+    build: Path, programs: dict[str, Path], tmp_path: Path
+) -> None:
+    fault, _ = FAULTS["codes lose their sign"]
+    dsp = rebuilt(build, "hvdc_dsp", ARCH, tmp_path, fault)
+    command = ["qemu-hexagon", "-cpu", NEWEST_CPU_OF_EVERY_EMULATOR, str(dsp)]
+    done = selftest(programs, dsp=command)
+    assert done.returncode == 1
+    said = r"^vector: weights +FAILED\n    -\d+ \* 0x.* not 0x.*\n    weights differ"
+    assert re.search(said, done.stdout, re.MULTILINE)
+    assert done.stdout.endswith("1 failed\n")
+    done = selftest(programs, "--json", dsp=command)
+    assert done.returncode == 1
+    assert [x["name"] for x in json.loads(done.stdout)["checks"] if x["state"] == "FAILED"] == ["vector: weights"]
+
+
+def test_without_a_dsp_it_says_so(programs: dict[str, Path]) -> None:
+    done = selftest(programs, "--library", "libhvdc_nowhere.so")
+    assert done.returncode == 1
+    assert "only a Snapdragon phone has it" in done.stderr
+    done = selftest(programs)  # the DSP's end as this machine's code
+    assert done.returncode == 1
+    assert "has no units of a DSP to test" in done.stderr
+    assert selftest(programs, "--nothing").returncode == 2
+    assert selftest(programs, "--vtcm-kib").returncode == 2
+
+
+def test_when_it_can_be_asked(programs: dict[str, Path], ragged_artifact: Path) -> None:
+    """After hello, while no engine holds the units, and for no more VTCM than there is."""
+    with Skel(programs["hvdc_dsp"]) as skel:
+        client = Client(skel, skel.open(), ragged_artifact)
+        assert "hello comes before" in skel.refused(client.handle, "selftest")
+        client.to_engine()
+        assert "close_engine comes before" in skel.refused(client.handle, "selftest")
+        skel.done(client.handle, "close_engine")
+        assert "bytes of VTCM are wanted" in skel.refused(client.handle, "selftest", vtcm_bytes=1 << 30)
+        assert "has no units" in skel.refused(client.handle, "selftest")
+        assert client.open_engine(rotations_region=client.rotations()).kind == 0  # which it gave back

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define VTCM_BYTES (8u << 20) /* V79's */
-#define VTCM_ALIGNMENT 128u
+#define VTCM_ALIGNMENT 2048u /* of a tile */
 
 static uint32_t client; /* 0: this process */
 
@@ -88,3 +88,12 @@ hvdc_dsp_facts hvdc_dsp_describe(void) {
 #endif
     return (hvdc_dsp_facts){.arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES};
 }
+
+#if !defined(__hexagon__)
+bool hvdc_dsp_selftest(const hvdc_dsp_units *units, char *report, uint32_t bytes, uint32_t *failed,
+                       hvdc_failure *failure) {
+    (void)units, (void)report, (void)bytes, (void)failed;
+    return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                     "what stands in for the DSP here is this machine's code, which has no units of a DSP to test");
+}
+#endif
