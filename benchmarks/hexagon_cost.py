@@ -148,7 +148,7 @@ def roofline_table(stages: list[Stage], at: Rates, plans: Path) -> str:
     )
     return "\n".join(rows) + (
         f"\n\nAt least **{best:.2f} s** if the units of a stage work at the same time, {alone:.2f} s if they take "
-        f"turns; {moved_s:.2f} s if all that is moved came from DRAM. The paper measured {PAPER_BLOCK_S} s: "
+        f"turns; {moved_s:.2f} s if all that is moved came from DRAM. The paper's NPU took {PAPER_BLOCK_S} s: "
         f"{PAPER_BLOCK_S / best:.1f} × the first, {PAPER_BLOCK_S / alone:.1f} × the second."
     )
 
@@ -166,9 +166,9 @@ def notes(counted: list[Counted], at: Rates) -> str:
     widen = widening(counted)
     times = at.packets / widen.packets * (3 * widen.of.elements) / at.memory_bytes.value
     return f"""Why widening is not nearer to its loads and stores. `fp16(fp32(q · s))` takes 128 FP32 products, of
-which a packet makes 32 with both multipliers: 4 packets; narrowing them takes a fifth. The rest, one load, two stores, four
-conversions and six instructions that part the codes, fits beside these, so that {widen.bound_packets:g} is the floor of
-this way; the compiler reaches {widen.packets:g}. Ways that were weighed and not taken:
+which a packet makes 32 with both multipliers: 4 packets; narrowing them takes a fifth. The rest, one load, two stores,
+four conversions and six instructions that part the codes, fits beside these, so that {widen.bound_packets:g} is the
+floor of this way; the compiler reaches {widen.packets:g}. Ways that were weighed and not taken:
 
 - products of FP16 numbers (`vdmpy`, 32 sums of two in half a packet): a scale of 24 bits is a sum of two FP16 numbers
   in about three of four cases, so that every column of tiles would need a search for pairs with the right 255 products,
@@ -182,6 +182,9 @@ this way; the compiler reaches {widen.packets:g}. Ways that were weighed and not
 
 By packets the contexts widen {times:.1f} times as fast as memory delivers and takes, so that their number decides
 nothing for a block.
+
+What bounds a block is the softmax: its exponentials are FP32 polynomials of degree 7, since an exponential in FP16 is
+right to no more than 3 digits. Fewer packets there would count; anywhere else they hardly do.
 
 What the roofline leaves out: waits of threads for each other and for the matrix unit's lock, FastRPC, results of the
 matrix unit that become FP32 (`halves.c`), caches. Its memory column takes every input and output once; what is moved

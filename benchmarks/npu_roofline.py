@@ -20,8 +20,8 @@ COL_TILES = 8
 """HVDC_HMX_COL_TILES."""
 KEY_TILES = 16
 """Of a piece of attention: hvx.h, HVDC_HVX_KEY_TILES."""
-QUERY_TILES = 4
-"""npu_internal.h, NPU_QUERY_TILES."""
+QUERY_TILES = 16
+"""Query rows of attention in one call: hmx.h, HVDC_HMX_QUERY_TILES."""
 TILE_BYTES = 2048
 
 

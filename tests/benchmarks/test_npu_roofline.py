@@ -106,7 +106,7 @@ def test_rates_say_where_they_are_from() -> None:
         ("npu/src/hmx.h", "HVDC_HMX_ROW_TILES", ROW_TILES),
         ("npu/src/hmx.h", "HVDC_HMX_COL_TILES", COL_TILES),
         ("npu/src/hvx.h", "HVDC_HVX_KEY_TILES", KEY_TILES),
-        ("npu/src/npu_internal.h", "NPU_QUERY_TILES", QUERY_TILES),
+        ("npu/src/hmx.h", "HVDC_HMX_QUERY_TILES", QUERY_TILES),
     ],
 )
 def test_limits_are_the_executor_s(header: str, name: str, value: int) -> None:

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define VTCM_BYTES (8u << 20) /* V79's */
-#define VTCM_ALIGNMENT 2048u /* of a tile */
+#define VTCM_ALIGNMENT 2048u  /* of a tile */
 
 static uint32_t client; /* 0: this process */
 

@@ -4,7 +4,6 @@
 #include "hvx_units.h"
 #include "lanes.h"
 
-
 /* Rows take turns within each vector as they do within a pair of rows: what was low and high after widening in the order
  * of elements are 16 keys each. */
 static inline lanes2 scores_of(const uint16_t *scores, uint32_t tile, uint32_t row, uint32_t keys) {

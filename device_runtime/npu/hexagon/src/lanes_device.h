@@ -21,9 +21,7 @@ LANES_INLINE lanes lanes_scaled(lanes codes, lanes scales) { return lanes_mul(co
 /* To FP16. The instruction takes turns between its two inputs, which is how a tile holds two rows; in the order of
  * elements, evens and odds are parted again. */
 LANES_INLINE lanes lanes_narrow_turns(lanes even, lanes odd) { return Q6_Vhf_vcvt_VsfVsf(odd, even); }
-LANES_INLINE lanes lanes_narrow(lanes first, lanes second) {
-    return Q6_Vh_vdeal_Vh(lanes_narrow_turns(first, second));
-}
+LANES_INLINE lanes lanes_narrow(lanes first, lanes second) { return Q6_Vh_vdeal_Vh(lanes_narrow_turns(first, second)); }
 
 /* From FP16: even elements low, odd ones high; and in the order of elements. */
 LANES_INLINE lanes2 lanes_widen_turns(lanes halfs) { return Q6_Wsf_vcvt_Vhf(halfs); }

@@ -81,8 +81,8 @@ LANES_INLINE lanes lanes_floats(lanes halfs) {
     lanes exponent = Q6_Vw_vsub_VwVw(Q6_V_vsplat_R(133), zeros);
     subnormal = Q6_Vw_vadd_VwVw(subnormal, Q6_Vw_vasl_VwR(exponent, 23));
     subnormal = lanes_select(Q6_Q_vcmp_eq_VwVw(magnitude, Q6_V_vzero()), Q6_V_vzero(), subnormal);
-    lanes quiet = lanes_select(Q6_Q_vcmp_gt_VwVw(magnitude, Q6_V_vsplat_R(0x7c00)), Q6_V_vsplat_R(0x400000),
-                               Q6_V_vzero());
+    lanes quiet =
+        lanes_select(Q6_Q_vcmp_gt_VwVw(magnitude, Q6_V_vsplat_R(0x7c00)), Q6_V_vsplat_R(0x400000), Q6_V_vzero());
     lanes special = Q6_V_vor_VV(Q6_V_vor_VV(Q6_Vw_vasl_VwR(magnitude, 13), Q6_V_vsplat_R(LANES_INFINITE)), quiet);
     lanes bits = lanes_select(Q6_Q_vcmp_gt_VwVw(Q6_V_vsplat_R(0x400), magnitude), subnormal, normal);
     bits = lanes_select(Q6_Q_vcmp_gt_VwVw(magnitude, Q6_V_vsplat_R(0x7bff)), special, bits);
