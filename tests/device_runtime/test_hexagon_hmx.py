@@ -94,6 +94,19 @@ def test_attention(both: Both, m: int, keys: int, heads: int, dim: int) -> None:
     ask(both, "attention", m, keys, heads, dim, arrays=arrays)
 
 
+@pytest.mark.parametrize("arch", ["v73", "v79"])
+def test_more_transfers_than_there_are_descriptors(build: Path, programs: dict[str, Path], arch: str) -> None:
+    """K is cut into 35 pieces, and each piece of both operands is fetched: 280 transfers and their results."""
+    if reason := why_no_hexagon():
+        pytest.skip(reason)
+    arrays = tuple(rng(4, i).standard_normal((64, 1100)).astype(np.float16) for i in range(2))
+    with (
+        Kernels(emulated(build, arch, "hvdc_kernels"), sums="exact", vtcm_kib=LEAST_KIB) as hexagon,
+        Kernels(programs["hvdc_kernels"], sums="exact", vtcm_kib=LEAST_KIB) as host,
+    ):
+        ask((hexagon, host), "multiply", 64, 64, 1100, arrays=arrays)
+
+
 # --- the instructions, looked at -------------------------------------------------------------------------------------
 
 
@@ -192,10 +205,14 @@ def test_a_packets_ranges_are_in_its_registers(device: dict[str, Code]) -> None:
 
 
 def test_dma_instructions(device: dict[str, Code]) -> None:
-    """Of every descriptor it is made sure that memory has it before the engine begins it, or goes on to it."""
-    text = " ".join(text for name, code in device.items() if "dma" in name or name == "add" for _, text in code)
-    for instruction in (r"release\(r\d+\):at", r"dmstart\(r\d+\)", r"dmlink\(r\d+,r\d+\)", r"r\d+ = dmpoll"):
-        assert re.search(instruction, text), instruction
+    """Memory has a descriptor before the engine begins it, or goes on to it."""
+    for name, instruction in (("start", r"dmstart\(r\d+\)"), ("link", r"dmlink\(r\d+,r\d+\)")):
+        texts = [text for _, text in device[f"dma_engine_{name}"]]
+        at = [
+            next(i for i, text in enumerate(texts) if re.search(p, text)) for p in (r"release\(r\d+\):at", instruction)
+        ]
+        assert at == sorted(at)
+    assert any(re.search(r"r\d+ = dmpoll", text) for _, text in device["dma_engine_poll"])
 
 
 @pytest.mark.parametrize("arch", HEXAGON_EMULATED)

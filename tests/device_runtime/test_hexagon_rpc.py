@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -132,12 +133,19 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def on_emulated_dsp(build: Path, programs: dict[str, Path], artifact: Path, folder: Path, arch: str) -> Blocks:
-    if reason := why_no_hexagon():
-        pytest.skip(reason)
+def on_dsp(programs: dict[str, Path], artifact: Path, folder: Path, *command: str) -> Blocks:
+    """Blocks behind a stand-in of FastRPC, whose DSP is a command."""
     library = programs["hvdc_dsp"].parent / STAND_IN
     blocks = on(programs, artifact, folder, GRID, "--threads", 1, "--dsp", library)
-    return replace(blocks, environment={"HVDC_STAND_IN_DSP": " ".join(emulated(build, arch, "hvdc_dsp"))})
+    return replace(blocks, environment={"HVDC_STAND_IN_DSP": " ".join(command)})
+
+
+def on_emulated_dsp(
+    build: Path, programs: dict[str, Path], artifact: Path, folder: Path, arch: str, *options: str
+) -> Blocks:
+    if reason := why_no_hexagon():
+        pytest.skip(reason)
+    return on_dsp(programs, artifact, folder, *emulated(build, arch, "hvdc_dsp"), *options)
 
 
 def test_a_trajectory_crosses_to_an_emulated_dsp_and_back(
@@ -158,6 +166,25 @@ def test_a_trajectory_crosses_to_an_emulated_dsp_and_back(
         found.append([(tmp_path / name).read_bytes() for name in ("first", "both", "resumed")])
     assert found[0] == found[1]
     assert len(set(found[0])) == 3
+
+
+def test_blocks_by_hexagon_code_with_the_model_of_the_matrix_unit(
+    build: Path, programs: dict[str, Path], small_artifact: Path, tmp_path: Path
+) -> None:
+    """As on a phone: the session opens the unit, operands go through VTCM, sums come in two parts. To the bit what the
+    same model gives on this machine; and close to exact sums, which are rounded to the other side now and then."""
+    c, found = case(small_artifact, GRID), []
+    unit = on_dsp(programs, small_artifact, tmp_path, str(programs["hvdc_dsp"]), "--unit")
+    exact = on(programs, small_artifact, tmp_path, GRID, "--npu-sums", "exact")
+    for blocks in (on_emulated_dsp(build, programs, small_artifact, tmp_path, "v79", "--unit"), unit, exact):
+        hidden = blocks.put("h", c.hidden)
+        blocks.run(*c.texts(blocks), "hidden", hidden, "run", 0, 0, 1, "save", "hidden", tmp_path / "semantic")
+        blocks.run(*c.texts(blocks), "hidden", hidden, "run", 5, 0, 2, "save", "hidden", tmp_path / "detail")
+        found.append([(tmp_path / name).read_bytes() for name in ("semantic", "detail")])
+    assert found[0] == found[1]
+    for mine, due in zip(found[1], found[2], strict=True):
+        x, y = (np.frombuffer(values, np.float32).astype(np.float64) for values in (mine, due))
+        assert np.linalg.norm(x - y) <= 1e-4 * np.linalg.norm(y), "FP32 sums are farther away"
 
 
 def test_an_emulated_dsp_that_dies_is_told(

@@ -99,10 +99,10 @@ bool npu_prepare(npu_engine *npu, const hvdc_npu_options *options, hvdc_failure 
     if (!hvdc_cpu_select(options->cpu, &cpu, failure) || !hvdc_pool_open(options->threads, &npu->pool, failure)) {
         return false;
     }
-    npu->hmx = npu->hmx == NULL ? hvdc_hmx_for(cpu, options->sums) : npu->hmx;
+    npu->hmx = options->unit == NULL ? hvdc_hmx_for(cpu, options->sums) : options->unit;
     if (npu->hmx == NULL) {
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
-                         "the NPU's matrix unit is not open: the session has to take it, and VTCM, before an engine");
+                         "this processor has no matrix unit of its own: the session has to give the engine one");
     }
     npu->hvx = hvdc_hvx_for(cpu);
     npu->tokens = hvdc_grid_tokens(&npu->grid);

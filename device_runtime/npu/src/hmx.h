@@ -51,7 +51,7 @@ typedef struct hvdc_hmx {
                  float *sums, void *scratch);
 } hvdc_hmx;
 
-/* NULL if the device's unit is not open. */
+/* NULL on a DSP, whose unit an engine is given (hvdc/npu.h). */
 const hvdc_hmx *hvdc_hmx_for(enum hvdc_cpu cpu, enum hvdc_npu_sums kind);
 
 #endif

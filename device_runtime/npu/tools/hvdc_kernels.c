@@ -83,7 +83,7 @@ static hvdc_weight take_weight(uint32_t n, uint32_t k) {
 
 static void prepare(npu_engine *npu, const hvdc_geometry *geometry, uint32_t tokens) {
     hvdc_failure failure;
-    *npu = (npu_engine){.geometry = *geometry, .grid = {1, 1, tokens}, .hmx = state.staged};
+    *npu = (npu_engine){.geometry = *geometry, .grid = {1, 1, tokens}};
     if (!npu_prepare(npu, &state.options, &failure)) {
         fault(failure.message);
     }
@@ -173,7 +173,7 @@ static void product(const uint32_t *sizes, bool narrowed) {
     if (row_tiles > HVDC_HMX_ROW_TILES || col_tiles > HVDC_HMX_COL_TILES) {
         fault("more tiles than a call takes");
     }
-    const hvdc_hmx *hmx = state.staged == NULL ? hvdc_hmx_for(state.cpu, state.options.sums) : state.staged;
+    const hvdc_hmx *hmx = state.options.unit == NULL ? hvdc_hmx_for(state.cpu, state.options.sums) : state.options.unit;
     const hvdc_hvx *hvx = hvdc_hvx_for(state.cpu);
     const uint16_t *x = take((size_t)m * k, sizeof *x), *w = take((size_t)n * k, sizeof *w);
     uint16_t *a = room((size_t)row_tiles * k_tiles * HVDC_TILE_HMX_FP16_2_BYTES);
@@ -353,7 +353,7 @@ static void *open_staged(size_t bytes) {
     if (!hvdc_hmx_staged_open(vtcm, bytes, 0, &failure)) {
         fault(failure.message);
     }
-    state.staged = hvdc_hmx_staged();
+    state.options.unit = hvdc_hmx_staged();
     return vtcm;
 }
 

@@ -1,6 +1,6 @@
 /* Copies that go on while a thread works, between VTCM and other memory. A seam in two builds:
  *
- *   dma_user.c   the DSP's user-mode DMA engine, of which each hardware thread has one
+ *   dma_user.c   Hexagon: the user-mode DMA engine, of which each hardware thread has one, or a model of it
  *   dma_copy.c   a copy by the processor, at the latest moment
  *
  * One thread opens an engine, starts and waits, and closes it. */

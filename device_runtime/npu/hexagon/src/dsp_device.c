@@ -114,6 +114,7 @@ bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *
     }
     units->vtcm = vtcm;
     units->vtcm_bytes = found;
+    units->matrix = hvdc_hmx_staged();
     return true;
 }
 

@@ -5,6 +5,8 @@
 #endif
 
 #include "dsp.h"
+#include "hmx_staged.h"
+#include "vtcm.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -13,8 +15,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define VTCM_BYTES (8u << 20) /* V79's */
-#define VTCM_ALIGNMENT 2048u  /* of a tile */
+#define VTCM_BYTES HVDC_VTCM_V79_BYTES
+#define VTCM_ALIGNMENT HVDC_VTCM_TILE_BYTES
 
 static uint32_t client; /* 0: this process */
 
@@ -57,7 +59,9 @@ bool hvdc_dsp_power(void *power_client, bool up, hvdc_failure *failure) {
     return true;
 }
 
-static bool is_held;
+static bool is_held, has_unit;
+
+void hvdc_dsp_use_unit(void) { has_unit = true; }
 
 bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *failure) {
     if (is_held)
@@ -69,12 +73,17 @@ bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *
     const uint32_t bytes = vtcm_bytes == 0 ? VTCM_BYTES : vtcm_bytes;
     uint8_t *vtcm = aligned_alloc(VTCM_ALIGNMENT, (bytes + VTCM_ALIGNMENT - 1u) / VTCM_ALIGNMENT * VTCM_ALIGNMENT);
     if (vtcm == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory in the place of VTCM");
-    *units = (hvdc_dsp_units){.context = 1, .vtcm = vtcm, .vtcm_bytes = bytes};
+    if (has_unit && !hvdc_hmx_staged_open(vtcm, bytes, 1, failure)) {
+        free(vtcm);
+        return false;
+    }
+    *units = (hvdc_dsp_units){.context = 1, .vtcm = vtcm, .vtcm_bytes = bytes, .matrix = hvdc_hmx_staged()};
     is_held = true;
     return true;
 }
 
 void hvdc_dsp_release(hvdc_dsp_units *units) {
+    hvdc_hmx_staged_close();
     free(units->vtcm);
     *units = (hvdc_dsp_units){.context = 0};
     is_held = false;

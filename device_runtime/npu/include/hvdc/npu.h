@@ -1,6 +1,5 @@
 /* The NPU executor: blocks in FP16 arithmetic over INT8 weights, with an FP32 residual stream, as quant/paths/npu.py
- * defines. Its kernels lie behind two seams, a vector unit and a matrix unit; this build has the portable ones, which
- * run on any CPU.
+ * defines. Its kernels lie behind two seams, a vector unit and a matrix unit; portable ones run on any CPU.
  *
  * With exact sums, its results are the oracle's with `exact`, to the bit. With fast ones, GEMMs add in FP32, in an order
  * of their own.
@@ -27,6 +26,7 @@ typedef struct hvdc_npu_options {
     hvdc_grid grid;
     const char *cpu; /* a name of hvdc/cpu.h, or NULL */
     enum hvdc_npu_sums sums;
+    const struct hvdc_hmx *unit; /* a device's matrix unit, which outlives the engine; NULL: that of this processor */
     hvdc_partner *partner; /* of every linear; outlives the engine. NULL: none */
     /* What hvdc_rope_rotations gives for the grid, which outlives the engine: for a processor that cannot compute it.
      * NULL: it is computed. */

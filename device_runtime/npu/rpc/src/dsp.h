@@ -24,6 +24,7 @@ typedef struct hvdc_dsp_units {
     uint32_t context; /* 0: none are held */
     uint8_t *vtcm;
     uint32_t vtcm_bytes;
+    const struct hvdc_hmx *matrix; /* NULL: that of the processor */
 } hvdc_dsp_units;
 
 /* At least `vtcm_bytes` of VTCM; 0: as much as there is. */
@@ -44,5 +45,8 @@ hvdc_dsp_facts hvdc_dsp_describe(void);
 
 /* Emulation only: descriptors are those of this process. */
 void hvdc_dsp_serve(uint32_t client_pid);
+
+/* Emulation only: from here on, who acquires the matrix unit gets the model of it, in memory in VTCM's place. */
+void hvdc_dsp_use_unit(void);
 
 #endif

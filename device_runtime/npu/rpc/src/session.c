@@ -227,6 +227,7 @@ bool hvdc_session_open_engine(hvdc_rpc_session *s, const hvdc_rpc_open_engine_in
     if (!find_rotations(s, in, tokens, &options.rotations, failure) ||
         !hvdc_dsp_acquire(in->vtcm_bytes, &s->units, failure))
         return false;
+    options.unit = s->units.matrix;
     if (!hvdc_npu_open(&(hvdc_weights){.artifact = s->artifact}, &options, &s->engine, failure)) {
         hvdc_dsp_release(&s->units);
         return false;

@@ -3,6 +3,8 @@
  *   hvdc_dsp CLIENT_PID    takes marshalled calls from its standard input, answers on its standard output (pipe.h), and
  *                          calls the very skel that libhvdc_skel.so is. Descriptors that calls name are those of the
  *                          client. Ends with its input
+ *   hvdc_dsp --unit CLIENT_PID   the same with the model of the DSP's matrix unit, whose sums are exact, in memory in
+ *                          VTCM's place (npu/hexagon/src/hmx_staged.h)
  *   hvdc_dsp --interface   what can be called, as text: interface_text.h
  *
  * Whatever a call says goes to the skel as it is: every buffer in memory of exactly its size, one of no bytes as NULL. */
@@ -64,12 +66,14 @@ static const char *serve_call(const hvdc_pipe_call *call) {
 
 int main(int argc, char **argv) {
     hvdc_pipe_call call;
-    if (argc != 2) return stop("usage: hvdc_dsp CLIENT_PID, or hvdc_dsp --interface");
+    const bool unit = argc == 3 && strcmp(argv[1], "--unit") == 0;
+    if (argc != 2 && !unit) return stop("usage: hvdc_dsp [--unit] CLIENT_PID, or hvdc_dsp --interface");
     if (strcmp(argv[1], "--interface") == 0) {
         hvdc_print_interface();
         return fflush(stdout) == 0 ? 0 : 1;
     }
-    hvdc_dsp_serve((uint32_t)strtoul(argv[1], NULL, 10));
+    if (unit) hvdc_dsp_use_unit();
+    hvdc_dsp_serve((uint32_t)strtoul(argv[argc - 1], NULL, 10));
     while (fread(&call, sizeof call, 1, stdin) == 1u) {
         if (call.magic != HVDC_PIPE_MAGIC) return stop("what arrives is no call");
         const char *why = serve_call(&call);
