@@ -74,20 +74,22 @@ def rebuilt(build: Path, program: str, arch: str, folder: Path, fault: Fault) ->
     """An emulated program of a build with a fault in it, made in ``folder``."""
     sources = shutil.copytree(SOURCES, folder / "src")
     fault.put_into(sources)
-    right = {path for part in (f"hvdc_npu_{arch}", f"{program}_{arch}") for path in build.rglob(f"{part}.dir/**/*.obj")}
+    parts = (f"/hvdc_npu_{arch}.dir/", f"/{program}_{arch}.dir/")
     objects = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source, words = Path(entry["file"]), shlex.split(entry["command"])
         made = Path(entry["directory"]) / words[words.index("-o") + 1]
-        if made not in right or source.parent != SOURCES or source.name not in fault.compiled:
+        if not any(part in str(made) for part in parts):
             continue
-        right.remove(made)
-        objects.append(folder / made.name)
-        words = [f"-I{sources}" if word == f"-I{SOURCES}" else word for word in words]
-        words[words.index("-o") + 1] = str(objects[-1])
-        words[words.index("-c") + 1] = str(sources / source.name)
-        subprocess.run(words, cwd=entry["directory"], check=True)
-    assert {path.name.removesuffix(".obj") for path in objects} == set(fault.compiled)
+        if source.parent == SOURCES and source.name in fault.compiled:
+            made = folder / made.name
+            words = [f"-I{sources}" if word == f"-I{SOURCES}" else word for word in words]
+            words[words.index("-o") + 1] = str(made)
+            words[words.index("-c") + 1] = str(sources / source.name)
+            subprocess.run(words, cwd=entry["directory"], check=True)
+        objects.append(made)
+    again = {path.name.removesuffix(".obj") for path in objects if path.parent == folder}
+    assert again == set(fault.compiled)
     linked = folder / program
-    subprocess.run(["ld.lld-22", "-static", *map(str, [*objects, *sorted(right)]), "-o", str(linked)], check=True)
+    subprocess.run(["ld.lld-22", "-static", *map(str, objects), "-o", str(linked)], check=True)
     return linked
