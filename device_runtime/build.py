@@ -38,16 +38,16 @@ PROGRAMS = (
 HEXAGON_EMULATED = ("v68", "v73", "v75", "v79", "v81")
 """Architectures whose programs an emulator executes; see npu/hexagon/CMakeLists.txt."""
 
-HEXAGON_DEVICE = ("v73", "v75", "v79", "v81")
-"""Architectures that the library for a phone's DSP is built for."""
+HEXAGON_DEVICES = ("v73", "v75", "v79", "v81")
+"""Architectures that are built for phones: libhvdc_skel.so, and of their matrix unit hexagon-<arch>/libhvdc_hmx.a."""
 
 SKEL = "libhvdc_skel.so"
 """What a phone's DSP loads; see npu/rpc."""
 
-SKELS = tuple(f"{arch}-{SKEL}" for arch in HEXAGON_DEVICE)
+SKELS = tuple(f"{arch}-{SKEL}" for arch in HEXAGON_DEVICES)
 """Names under which the preset ``hexagon`` gives the libraries of all architectures."""
 
-_OUTPUTS = {f"{arch}-{SKEL}": (f"hvdc_skel_{arch}", f"hexagon-{arch}/{SKEL}") for arch in HEXAGON_DEVICE}
+_OUTPUTS = {f"{arch}-{SKEL}": (f"hvdc_skel_{arch}", f"hexagon-{arch}/{SKEL}") for arch in HEXAGON_DEVICES}
 """Name of an output -> CMake's target of it, its path in a build, where they differ from the name."""
 
 TOOLS = {
@@ -63,7 +63,7 @@ TOOLS = {
             for arch in HEXAGON_EMULATED
             for program in ("hvdc_kernels", "hvdc_dsp", "hvdc_selftest_dsp")
         ),
-        *(f"hexagon-{arch}/{SKEL}" for arch in HEXAGON_DEVICE),
+        *(f"hexagon-{arch}/{SKEL}" for arch in HEXAGON_DEVICES),
     ),
 }
 """Preset of ``CMakePresets.json`` -> the programs that it builds, and libraries that travel with an artifact."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from device_runtime.build import HEXAGON_DEVICE, SKEL, why_not
+from device_runtime.build import HEXAGON_DEVICES, SKEL, why_not
 from hvdc.errors import HvdcError
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import find_runtime, kept_runtime
@@ -22,8 +22,8 @@ def provide_skel(target: TargetDescription, progress: Progress, say: Callable[[s
     Returns why the artifact will lack it, with what to do; ``""`` if it will not. No failure of this build is one of
     the compilation: the library can be put into an artifact later.
     """
-    if target.hexagon_arch not in HEXAGON_DEVICE:
-        return f"{SKEL} is built for {', '.join(HEXAGON_DEVICE)}, not for {target.name}'s {target.hexagon_arch}"
+    if target.hexagon_arch not in HEXAGON_DEVICES:
+        return f"{SKEL} is built for {', '.join(HEXAGON_DEVICES)}, not for {target.name}'s {target.hexagon_arch}"
     if kept_runtime(HEXAGON) is not None:
         return ""
     problem = f"{SWITCH} is 0" if os.environ.get(SWITCH) == "0" else why_not(HEXAGON)

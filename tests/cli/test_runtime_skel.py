@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import HEXAGON_DEVICE, SKEL, SKELS
+from device_runtime.build import HEXAGON_DEVICES, SKEL, SKELS
 from hvdc.artifact.runtime import read_runtime, runtime_findings
 from hvdc.pipeline import runtime_build, runtime_skel
 from hvdc.pipeline.progress import Silent
@@ -26,7 +26,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
     def build(target: str, place: Path, programs: tuple[str, ...], seen: object) -> dict[str, Path]:
         assert (target, programs) == ("hexagon", SKELS)
-        return {f"{arch}-{SKEL}": folder / f"hexagon-{arch}" / SKEL for arch in HEXAGON_DEVICE}
+        return {f"{arch}-{SKEL}": folder / f"hexagon-{arch}" / SKEL for arch in HEXAGON_DEVICES}
 
     monkeypatch.setattr(runtime_build, "build_host", build)
     monkeypatch.setenv("HVDC_CACHE_DIR", str(tmp_path / "cache"))
@@ -44,7 +44,7 @@ def carried(artifact: Path) -> list[str]:
 def test_compiling_carries_it(libraries: Path, tiny_checkpoint: Path, tmp_path: Path) -> None:
     artifact = compiled(tiny_checkpoint, tmp_path / "a.hvdc")
     assert carried(artifact) == NAMES
-    for arch, name in zip(HEXAGON_DEVICE, NAMES, strict=True):
+    for arch, name in zip(HEXAGON_DEVICES, NAMES, strict=True):
         built = (libraries / f"hexagon-{arch}" / SKEL).read_bytes()
         assert built[:4] == b"\x7fELF"
         assert (artifact / "runtime" / name).read_bytes() == built

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from device_runtime.build import HEXAGON_DEVICE, HEXAGON_EMULATED
+from device_runtime.build import HEXAGON_DEVICES, HEXAGON_EMULATED
 from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
 from tests.device_runtime.kernels import Array, Kernels, padded, tiled, weight
 from tests.device_runtime.test_hexagon_instructions import DISASSEMBLER
@@ -171,7 +171,7 @@ def ends_packet(instruction: int) -> bool:
     return instruction >> 14 & 3 in (0, 3)
 
 
-@pytest.fixture(scope="module", params=HEXAGON_DEVICE)
+@pytest.fixture(scope="module", params=HEXAGON_DEVICES)
 def device(build: Path, request: pytest.FixtureRequest) -> dict[str, Code]:
     return functions(build / f"hexagon-{request.param}" / "libhvdc_hmx.a", request.param)
 
@@ -232,7 +232,7 @@ KNOWN_UNDEFINED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_what_a_dsp_has_to_give_it(build: Path, arch: str) -> None:
     if shutil.which("llvm-nm-22") is None:
         pytest.skip("there is no llvm-nm-22: apt-get install llvm-22")

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 import torch
 
-from device_runtime.build import HEXAGON_DEVICE, SKEL
+from device_runtime.build import HEXAGON_DEVICES, SKEL
 from exporters.synth import write_checkpoint
 from hvdc.targets import load_target, target_names
 from tests.commands import compiled
 from tests.device_runtime.blocks import Blocks
 from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
 from tests.device_runtime.rpc import STAND_IN
+from tests.device_runtime.test_hexagon_hmx import EXPECTED, functions
 from tests.device_runtime.test_npu_blocks import case, on
 from tests.exporters.models import GEOMETRY
 
@@ -63,10 +64,10 @@ def read_elf(library: Path, *what: str) -> str:
 
 
 def test_the_phone_of_every_target_has_a_skel() -> None:
-    assert {load_target(name).hexagon_arch for name in target_names()} <= set(HEXAGON_DEVICE)
+    assert {load_target(name).hexagon_arch for name in target_names()} <= set(HEXAGON_DEVICES)
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_the_skel_shows_and_needs_what_is_written_here(build: Path, arch: str) -> None:
     """Another undefined symbol would keep a phone from loading it, which nothing here would notice."""
     exported: set[str] = set()
@@ -83,7 +84,7 @@ def test_the_skel_shows_and_needs_what_is_written_here(build: Path, arch: str) -
     assert weak == WEAK
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_the_skel_is_a_library_for_its_architecture(build: Path, arch: str) -> None:
     library = build / f"hexagon-{arch}" / SKEL
     head, dynamic = read_elf(library, "-h"), read_elf(library, "-d")
@@ -95,7 +96,7 @@ def test_the_skel_is_a_library_for_its_architecture(build: Path, arch: str) -> N
     assert "TEXTREL" not in dynamic
 
 
-@pytest.mark.parametrize("arch", HEXAGON_DEVICE)
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
 def test_segments_of_the_skel_start_and_end_on_pages_of_their_own(build: Path, arch: str) -> None:
     """So that each has its own protection; none is writable and executable, nor the stack."""
     pages: set[int] = set()
@@ -114,6 +115,16 @@ def test_segments_of_the_skel_start_and_end_on_pages_of_their_own(build: Path, a
         assert not own & pages
         pages |= own
     assert pages
+
+
+@pytest.mark.parametrize("arch", HEXAGON_DEVICES)
+def test_the_skel_holds_a_devices_units(build: Path, arch: str) -> None:
+    """The matrix unit's words where `test_hexagon_hmx.py` expects them, and vectors of floats; nothing portable."""
+    code = functions(build / f"hexagon-{arch}" / SKEL, arch)
+    unknown = {name: [w for w, text in lines if "<unknown>" in text and w != 0] for name, lines in code.items()}
+    assert {name: words for name, words in unknown.items() if words} == EXPECTED
+    assert any(re.search(r"\bv\d+\.sf\b", text) for _, text in code["hvx_layer_norm"])
+    assert [name for name in code if "portable" in name or "exact" in name] == []
 
 
 @pytest.fixture(scope="module")

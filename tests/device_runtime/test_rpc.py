@@ -107,6 +107,7 @@ def test_stages_are_timed_on_the_dsp(dsp: Blocks, ragged_artifact: Path) -> None
         ("offline", ("does not grant an unsigned process: it is offline (0x72)", "restart the phone")),
         ("no-domain", ("no compute DSP (domain cdsp)", "--npu portable")),
         ("unsigned", ("this process may not use the DSP (0x15)", "unsigned")),
+        ("stacks", ("does not give its threads larger stacks: it has no such method (0x14)", "from one build")),
         ("no-skel", ("does not load the NPU executor: it finds no skel of ours (0x80000445)", "DSP_LIBRARY_PATH")),
         ("arch", ("the DSP is a Hexagon v68", "built for v73 to v81", "--npu portable")),
         ("version", ("libhvdc_skel.so is of runtime 0.1.0", "hvdc runtime build --target hexagon")),

@@ -344,6 +344,8 @@ def test_an_engine_needs_its_files(client: Client, kinds: tuple[str, ...], words
     [
         ({"threads": 17}, "more than the limit of 16"),
         ({"vtcm_bytes": 9 << 20}, "9437184 bytes of VTCM are wanted"),
+        ({"vtcm_bytes": 8192}, "8 KiB of VTCM are too few for the matrix unit"),
+        ({"sums": 2}, "sums are 0 or 1"),
         ({"frames": 0}, "grid"),
         ({"frames": 2**31, "rows": 2**31}, "tokens"),
         ({"rows": 3}, "RoPE's rotations of 5040 bytes"),

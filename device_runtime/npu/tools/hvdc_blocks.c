@@ -1,7 +1,8 @@
 /* hvdc_blocks: runs parts of a trajectory on an engine, for tests and benchmarks.
  *
  *   hvdc_blocks ARTIFACT [--threads N] [--grid FRAMES,ROWS,COLUMNS] [--cpu LEVEL] [--weights mapped|copied]
- *               [--npu-sums fast|exact] [--gpu-share S [--kernel-cache DIR]] [--dsp LIBRARY [--vtcm BYTES]] ACTION…
+ *               [--npu-sums fast|exact] [--gpu-share S [--kernel-cache DIR]]
+ *               [--dsp LIBRARY [--vtcm BYTES]] ACTION…
  *
  * With `--weights copied` engine and host read weights from copies of the data files in memory, as they do where
  * another process filled them, each of exactly its size. With --gpu-share the GPU's engine, in this process, computes
@@ -42,8 +43,8 @@ struct settings {
     uint32_t threads;
     hvdc_grid grid;
     const char *cpu, *kernel_cache, *dsp;
-    enum hvdc_npu_sums sums;
     uint32_t vtcm_bytes;
+    enum hvdc_npu_sums sums;
     double share;
     hvdc_partner *partner; /* NULL: none */
     bool copied;
@@ -55,6 +56,7 @@ static bool open_npu(const hvdc_weights *weights, const struct settings *setting
         const hvdc_dsp_options dsp = {.library = settings->dsp,
                                       .threads = settings->threads,
                                       .vtcm_bytes = settings->vtcm_bytes,
+                                      .sums = settings->sums,
                                       .grid = settings->grid};
         return hvdc_dsp_open(weights, &dsp, engine, failure);
     }

@@ -126,13 +126,13 @@ static int give(bool scale, size_t offset, uint32_t value) {
 }
 
 static int open(size_t offset, uint32_t times) {
+    const size_t bytes = (size_t)HVDC_VTCM_LEAST_BYTES;
     hvdc_failure failure;
-    uint8_t *memory = offset > HVDC_VTCM_TILE_BYTES
-                          ? NULL
-                          : aligned_alloc(HVDC_VTCM_TILE_BYTES, HVDC_VTCM_LEAST_BYTES + HVDC_VTCM_TILE_BYTES);
+    uint8_t *memory =
+        offset > HVDC_VTCM_TILE_BYTES ? NULL : aligned_alloc(HVDC_VTCM_TILE_BYTES, bytes + HVDC_VTCM_TILE_BYTES);
     int status = memory == NULL ? fault("no memory, or an offset beyond a tile") : 0;
     for (uint32_t i = 0; i < times && status == 0; i++) {
-        status = hvdc_hmx_staged_open(memory + offset, HVDC_VTCM_LEAST_BYTES, 0, &failure) ? 0 : fault(failure.message);
+        status = hvdc_hmx_staged_open(memory + offset, bytes, 0, &failure) ? 0 : fault(failure.message);
     }
     hvdc_hmx_staged_close();
     free(memory);

@@ -63,8 +63,10 @@ static bool open_on_dsp(const hvdc_weights *weights, const hvdc_options *options
     *engine = NULL;
     if (snprintf(folder, sizeof folder, "%s/%s", options->artifact, HVDC_RUNTIME_NAME) >= (int)sizeof folder)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the artifact's path is too long for the DSP");
-    const hvdc_dsp_options dsp = {
-        .library = options->fastrpc, .skel_folder = folder, .vtcm_bytes = options->vtcm_kib << 10};
+    const hvdc_dsp_options dsp = {.library = options->fastrpc,
+                                  .skel_folder = folder,
+                                  .vtcm_bytes = options->vtcm_kib << 10,
+                                  .sums = options->npu_sums};
     return hvdc_dsp_open(weights, &dsp, engine, failure);
 }
 

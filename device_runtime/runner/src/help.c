@@ -1,7 +1,8 @@
 #include "options.h"
 
-/* In parts: a compiler need not know strings of more than 4095 bytes. */
-static const char WHAT[] =
+#include <stddef.h>
+
+const char *const hvdc_options_help[] = {
     "usage: hvdc_runner ARTIFACT STREAM -o OUT --mode npu|gpu|hetero|dp|hetero-tensor [options]\n"
     "\n"
     "Makes the videos of a stream: STREAM/stream.bin, as `hvdc run` writes it. Final latents go into\n"
@@ -26,13 +27,11 @@ static const char WHAT[] =
     "  --memory-mib N        shared memory at most, of the weights and of videos in flight each; what the system\n"
     "                        says it has available\n"
     "  --npu auto|dsp|portable\n"
-    "                        where the NPU's blocks run: on a Snapdragon's DSP (FastRPC), or on processors;\n"
+    "                        where the NPU's blocks run: behind FastRPC on a Snapdragon's DSP, or on processors;\n"
     "                        auto, the default: the DSP on Android\n"
     "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so). The DSP loads libhvdc_skel.so from\n"
     "                        ARTIFACT/runtime, unless DSP_LIBRARY_PATH is set\n"
-    "  --vtcm-kib N          of the DSP's VTCM at most (all of it)\n";
-
-static const char MORE[] =
+    "  --vtcm-kib N          of the DSP's VTCM at most (all of it)\n", /* ISO C's strings are of 4095 characters */
     "  --platform TEXT  --device TEXT\n"
     "                        OpenCL platform and device: an index, or a part of the name\n"
     "  --gpu-import WAY      how the GPU sees shared memory: khr-dma-buf, qcom-dmabuf, qcom-ion, arm-dma-buf,\n"
@@ -58,6 +57,5 @@ static const char MORE[] =
     "Whatever happens, whole results are kept, for --resume, and no process is left behind.\n"
     "\n"
     "Exit statuses: 0 all videos are there; 1 failure: no memory, a file that cannot be read or written, a lost\n"
-    "process; 2 usage; 4 an artifact that cannot be used; 5 device; 130 stopped, as it was asked to.\n";
-
-bool hvdc_options_print_help(FILE *to) { return fputs(WHAT, to) >= 0 && fputs(MORE, to) >= 0; }
+    "process; 2 usage; 4 an artifact that cannot be used; 5 device; 130 stopped, as it was asked to.\n",
+    NULL};

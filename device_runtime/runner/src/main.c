@@ -21,6 +21,12 @@ static bool wants_json(int argc, char **argv) {
     return false;
 }
 
+static bool print_help(void) {
+    for (const char *const *part = hvdc_options_help; *part != NULL; part++)
+        if (fputs(*part, stdout) < 0) return false;
+    return fflush(stdout) == 0;
+}
+
 int main(int argc, char **argv) {
     hvdc_options options;
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
@@ -30,7 +36,7 @@ int main(int argc, char **argv) {
         hvdc_print_failure(&options, &failure);
         return HVDC_EXIT_USAGE;
     }
-    if (options.help) return hvdc_options_print_help(stdout) ? HVDC_EXIT_OK : HVDC_EXIT_FAILURE;
+    if (options.help) return print_help() ? HVDC_EXIT_OK : HVDC_EXIT_FAILURE;
     switch (options.role) {
         case HVDC_ROLE_WORKER: return (int)hvdc_be_worker(&options);
         case HVDC_ROLE_TIMER: return (int)hvdc_be_timer(&options);

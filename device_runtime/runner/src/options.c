@@ -26,6 +26,7 @@ static const char *const talk_names[] = {"text", "json", "none"}; /* enum hvdc_t
 #define NPU_OF_THIS_SYSTEM HVDC_NPU_PORTABLE
 #endif
 
+/* A bit of `seen` for each. */
 #define AT(field) offsetof(hvdc_options, field)
 
 static const struct option known[] = {

@@ -4,7 +4,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 
 #include "hvdc/coordinator.h"
 #include "hvdc/npu_sums.h"
@@ -58,7 +57,7 @@ typedef struct hvdc_options {
     enum hvdc_talk progress;
 } hvdc_options;
 
-bool hvdc_options_print_help(FILE *to);
+extern const char *const hvdc_options_help[]; /* NULL-terminated, to be written one after the other */
 
 /* Fails with kind USAGE and a sentence. */
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure);

@@ -7,7 +7,6 @@
 #include <time.h>
 
 #include "hap.h"
-#include "hmx_staged.h"
 
 #define ACQUIRE_TIMEOUT_US 1000000u
 #define V79_CONTEXTS 6u
@@ -108,24 +107,20 @@ bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *
         hvdc_dsp_release(units);
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%u bytes of VTCM were asked for and %u came", wanted, found);
     }
-    if (!hvdc_hmx_staged_open(vtcm, found, units->context, failure)) {
-        hvdc_dsp_release(units);
-        return false;
-    }
     units->vtcm = vtcm;
     units->vtcm_bytes = found;
-    units->matrix = hvdc_hmx_staged();
     return true;
 }
 
 void hvdc_dsp_release(hvdc_dsp_units *units) {
-    if (units->vtcm != NULL) hvdc_hmx_staged_close();
     if (units->context != 0) (void)compute_resource_release(units->context);
     *units = (hvdc_dsp_units){.context = 0};
 }
 
 hvdc_dsp_facts hvdc_dsp_describe(void) {
     const uint32_t contexts = (uint32_t)qurt_hvx_get_units() >> 8 & 255u;
-    return (hvdc_dsp_facts){
-        .arch = __HEXAGON_ARCH__, .contexts = contexts == 0 ? V79_CONTEXTS : contexts, .vtcm_bytes = vtcm_bytes_here()};
+    return (hvdc_dsp_facts){.arch = __HEXAGON_ARCH__,
+                            .contexts = contexts == 0 ? V79_CONTEXTS : contexts,
+                            .vtcm_bytes = vtcm_bytes_here(),
+                            .has_unit = true};
 }

@@ -5,8 +5,6 @@
 #endif
 
 #include "dsp.h"
-#include "hmx_staged.h"
-#include "vtcm.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define VTCM_BYTES HVDC_VTCM_V79_BYTES
-#define VTCM_ALIGNMENT HVDC_VTCM_TILE_BYTES
+#define VTCM_BYTES (8u << 20) /* V79's */
+#define VTCM_ALIGNMENT 2048u  /* of tiles */
 
 static uint32_t client; /* 0: this process */
 
@@ -73,17 +71,12 @@ bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *
     const uint32_t bytes = vtcm_bytes == 0 ? VTCM_BYTES : vtcm_bytes;
     uint8_t *vtcm = aligned_alloc(VTCM_ALIGNMENT, (bytes + VTCM_ALIGNMENT - 1u) / VTCM_ALIGNMENT * VTCM_ALIGNMENT);
     if (vtcm == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory in the place of VTCM");
-    if (has_unit && !hvdc_hmx_staged_open(vtcm, bytes, 1, failure)) {
-        free(vtcm);
-        return false;
-    }
-    *units = (hvdc_dsp_units){.context = 1, .vtcm = vtcm, .vtcm_bytes = bytes, .matrix = hvdc_hmx_staged()};
+    *units = (hvdc_dsp_units){.context = 1, .vtcm = vtcm, .vtcm_bytes = bytes};
     is_held = true;
     return true;
 }
 
 void hvdc_dsp_release(hvdc_dsp_units *units) {
-    hvdc_hmx_staged_close();
     free(units->vtcm);
     *units = (hvdc_dsp_units){.context = 0};
     is_held = false;
@@ -95,7 +88,8 @@ hvdc_dsp_facts hvdc_dsp_describe(void) {
 #else
     const uint32_t arch = 0;
 #endif
-    return (hvdc_dsp_facts){.arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES};
+    return (hvdc_dsp_facts){
+        .arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES, .adds_exactly = true, .has_unit = has_unit};
 }
 
 #if !defined(__hexagon__)

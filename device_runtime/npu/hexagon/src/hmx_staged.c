@@ -51,15 +51,16 @@ struct state {
 static uint32_t at_most(uint32_t count, uint32_t limit) { return count < limit ? count : limit; }
 
 static uint8_t *rows_slot(const struct product *p, uint32_t strip) {
-    return area.base + p->plan.rows_at + strip % HVDC_VTCM_SLOTS * p->plan.rows * p->plan.k * TILE_BYTES;
+    return area.base + p->plan.rows_at + (size_t)(strip % HVDC_VTCM_SLOTS) * p->plan.rows * p->plan.k * TILE_BYTES;
 }
 
 static uint8_t *weights_slot(const struct product *p, uint32_t strip) {
-    return area.base + p->plan.weights_at + strip % p->plan.w_slots * p->plan.k * TILE_BYTES;
+    return area.base + p->plan.weights_at + (size_t)(strip % p->plan.w_slots) * p->plan.k * TILE_BYTES;
 }
 
 static uint8_t *results_slot(const struct product *p, uint32_t count) {
-    return area.base + p->plan.results_at + count % HVDC_VTCM_SLOTS * p->plan.rows * p->shape.parts * TILE_BYTES;
+    return area.base + p->plan.results_at +
+           (size_t)(count % HVDC_VTCM_SLOTS) * p->plan.rows * p->shape.parts * TILE_BYTES;
 }
 
 static uint32_t tiles_of_piece(const struct product *p, uint32_t piece) {
@@ -196,7 +197,7 @@ static void work(const struct product *p, struct state *s, const struct step *st
     const uint8_t *rows = rows_slot(p, rows_strip(p, step)), *weights = weights_slot(p, weights_strip(p, step));
     uint8_t *to = results_slot(p, s->steps);
     hvdc_dma_wait(s->copied[s->steps % HVDC_VTCM_SLOTS]);
-    for (uint32_t i = 0; i < step->rows; i++, to += p->shape.parts * TILE_BYTES) {
+    for (uint32_t i = 0; i < step->rows; i++, to += (size_t)p->shape.parts * TILE_BYTES) {
         if (step->piece == 0u) {
             hvdc_unit_clear();
         }
@@ -265,8 +266,9 @@ static void make(struct product *p) {
     }
     hvdc_unit_lock();
     hvdc_npu_require(area.base != NULL, "it has no VTCM");
-    hvdc_npu_require(hvdc_vtcm_plan_for(area.bytes, &p->shape, &p->plan, &failure) && p->plan.bytes <= area.bytes,
-                     "a plan leaves its area of VTCM");
+    hvdc_npu_require(
+        hvdc_vtcm_plan_for(area.bytes, &p->shape, &p->plan, &failure) && p->plan.k > 0u && p->plan.bytes <= area.bytes,
+        "a plan leaves its area of VTCM");
     p->pieces = (p->shape.k_tiles + p->plan.k - 1u) / p->plan.k;
     run(p);
     hvdc_unit_unlock();

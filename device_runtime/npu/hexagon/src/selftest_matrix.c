@@ -96,7 +96,7 @@ static void ones(uint32_t k_tiles, float value) {
 }
 
 /* Large numbers that cancel leave what is small: with 24 bits of a sum nothing would be left of it. */
-static bool exactness(const hvdc_selftest_units *units, char *why) {
+static bool cancelling(const hvdc_selftest_units *units, char *why) {
     static const float ROWS[][4] = {{0x1p15f, 0x1p-9f, -0x1p15f, 0x1p-10f},
                                     {0x1p-14f, 0x1p15f, 0x1p15f, -0x1p15f},
                                     {0x1p-24f, 0x1p10f, -0x1p10f, 0.0f}};
@@ -273,7 +273,7 @@ const hvdc_check hvdc_matrix_checks[] = {
     {"matrix: pairs of tiles", WORDS, ranges},
     {"matrix: rows and columns of tiles", WORDS, strides},
     {"matrix: exact sums", "long sums lose bits: results differ from the reference's, by how much is unknown",
-     exactness},
+     cancelling},
     {"matrix: rounding", "results of products differ in their last bit", rounding},
     {"matrix: sums in two parts", "attention's sums are not what they should be", parts},
     {"matrix: ends of VTCM, scales, sums that are kept", WORDS, ends},

@@ -14,7 +14,7 @@ static uint32_t slots(const hvdc_vtcm_shape *shape, uint32_t cols) {
 
 static bool fits(uint64_t tiles, const hvdc_vtcm_shape *shape, uint32_t rows, uint32_t cols) {
     uint64_t k = shape->k_tiles, parts = shape->parts;
-    return HVDC_VTCM_TILES(rows, (uint64_t)slots(shape, cols), k, parts) <= tiles;
+    return HVDC_VTCM_TILES((uint64_t)rows, (uint64_t)slots(shape, cols), k, parts) <= tiles;
 }
 
 /* First as many columns as fit, since rows are fetched once for each group of columns; then rows. */

@@ -36,7 +36,7 @@
 /* Constants: the scales of whole results, of a sum's first part and of its second one, then a tile. */
 #define HVDC_VTCM_SCALE_ONE_AT 0u
 #define HVDC_VTCM_SCALE_FIRST_AT HVDC_VTCM_SCALE_BYTES
-#define HVDC_VTCM_SCALE_SECOND_AT (2u * HVDC_VTCM_SCALE_BYTES)
+#define HVDC_VTCM_SCALE_SECOND_AT (HVDC_VTCM_SCALE_FIRST_AT + HVDC_VTCM_SCALE_BYTES)
 #define HVDC_VTCM_DIAGONAL_AT HVDC_VTCM_TILE_BYTES
 #define HVDC_VTCM_CONSTANT_TILES 2u
 

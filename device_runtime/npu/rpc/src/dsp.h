@@ -24,7 +24,6 @@ typedef struct hvdc_dsp_units {
     uint32_t context; /* 0: none are held */
     uint8_t *vtcm;
     uint32_t vtcm_bytes;
-    const struct hvdc_hmx *matrix; /* NULL: that of the processor */
 } hvdc_dsp_units;
 
 /* At least `vtcm_bytes` of VTCM; 0: as much as there is. */
@@ -39,6 +38,8 @@ typedef struct hvdc_dsp_facts {
     uint32_t arch; /* 79 for V79; 0: none, the code is not Hexagon's */
     uint32_t contexts;
     uint32_t vtcm_bytes;
+    bool adds_exactly; /* whether its engine can promise HVDC_NPU_SUMS_EXACT */
+    bool has_unit;     /* whether its engine computes with the matrix unit that reads VTCM */
 } hvdc_dsp_facts;
 
 hvdc_dsp_facts hvdc_dsp_describe(void);
@@ -46,7 +47,7 @@ hvdc_dsp_facts hvdc_dsp_describe(void);
 /* Emulation only: descriptors are those of this process. */
 void hvdc_dsp_serve(uint32_t client_pid);
 
-/* Emulation only: from here on, who acquires the matrix unit gets the model of it, in memory in VTCM's place. */
+/* Emulation only: from here on, engines compute with the model of the matrix unit, in memory in VTCM's place. */
 void hvdc_dsp_use_unit(void);
 
 #endif

@@ -61,7 +61,7 @@
 #define HVDC_RPC_IN_open_engine(U32, U64, BYTES) \
     U32(abi) \
     U32(threads) \
-    U32(vtcm_bytes) U32(frames) U32(rows) U32(columns) U32(rotations_region) U32(unused) U64(rotations_offset)
+    U32(vtcm_bytes) U32(sums) U32(frames) U32(rows) U32(columns) U32(rotations_region) U64(rotations_offset)
 #define HVDC_RPC_OUT_open_engine(U32, U64, BYTES) U32(kind) U32(tokens)
 #define HVDC_RPC_IN_set_text(U32, U64, BYTES) U32(abi) U32(expert)
 #define HVDC_RPC_OUT_set_text(U32, U64, BYTES) U32(kind) U32(unused)

@@ -10,6 +10,7 @@
 #include "remote_error.h"
 
 #define LIBRARY "libcdsprpc.so"
+#define STACK_BYTES (256 << 10) /* as of the other threads that compute, pool_qurt.c; the default is 16 KiB */
 #define URI "file:///hexagon-v%u-libhvdc_skel.so?hvdc_skel_handle_invoke&_modver=1.0&_dom=cdsp"
 
 static const uint32_t built_for[] = {HVDC_SKEL_ARCHITECTURES}; /* 73, 75, … */
@@ -57,10 +58,14 @@ static bool ask_arch(const hvdc_rpc_link *link, uint32_t *arch, hvdc_failure *fa
 
 static bool begin(const hvdc_dsp_options *options, hvdc_rpc_link *link, hvdc_failure *failure) {
     struct hvdc_remote_unsigned_module unsigned_module = {.domain = HVDC_REMOTE_CDSP, .enable = 1};
+    struct hvdc_remote_thread_parameters threads = {
+        .domain = HVDC_REMOTE_CDSP, .priority = -1, .stack_bytes = STACK_BYTES};
     uint32_t arch = 0;
     if (!load(options->library == NULL ? LIBRARY : options->library, link, failure)) return false;
     int result = link->session_control(HVDC_REMOTE_UNSIGNED_MODULE, &unsigned_module, sizeof unsigned_module);
     if (result != 0) return hvdc_remote_fail(failure, "grant an unsigned process", result);
+    result = link->session_control(HVDC_REMOTE_THREAD_PARAMETERS, &threads, sizeof threads);
+    if (result != 0) return hvdc_remote_fail(failure, "give its threads larger stacks", result);
     if (!ask_arch(link, &arch, failure)) return false;
     if (options->skel_folder != NULL) (void)setenv("DSP_LIBRARY_PATH", options->skel_folder, 0);
     char uri[128];

@@ -78,13 +78,19 @@ static inline int hvdc_remote_result(uint32_t code) { return (int)(HVDC_REMOTE_O
 
 /* remote_session_control, remote_handle_control, fastrpc_mmap */
 #define HVDC_REMOTE_CDSP 3
-#define HVDC_REMOTE_UNSIGNED_MODULE 2u /* DSPRPC_CONTROL_UNSIGNED_MODULE */
-#define HVDC_REMOTE_GET_DSP_INFO 2u    /* DSPRPC_GET_DSP_INFO */
-#define HVDC_REMOTE_ARCH_VER 6u        /* of enum remote_dsp_attributes; the answer's low byte is 0x79 for V79 */
-#define HVDC_REMOTE_MAP_FD_DELAYED 3   /* FASTRPC_MAP_FD_DELAYED: the DSP maps it with HAP_mmap */
+#define HVDC_REMOTE_THREAD_PARAMETERS 1u /* FASTRPC_THREAD_PARAMS */
+#define HVDC_REMOTE_UNSIGNED_MODULE 2u   /* DSPRPC_CONTROL_UNSIGNED_MODULE */
+#define HVDC_REMOTE_GET_DSP_INFO 2u      /* DSPRPC_GET_DSP_INFO */
+#define HVDC_REMOTE_ARCH_VER 6u          /* of enum remote_dsp_attributes; the answer's low byte is 0x79 for V79 */
+#define HVDC_REMOTE_MAP_FD_DELAYED 3     /* FASTRPC_MAP_FD_DELAYED: the DSP maps it with HAP_mmap */
 
 struct hvdc_remote_unsigned_module {
     int domain, enable;
+};
+
+/* Of the DSP's threads that execute calls; -1: as it is. */
+struct hvdc_remote_thread_parameters {
+    int domain, priority, stack_bytes;
 };
 
 struct hvdc_remote_capability {

@@ -4,9 +4,25 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hmx_staged.h"
+
 void hvdc_session_begin(hvdc_rpc_session *session) {
     const uint32_t generation = session->generation + 1u;
     *session = (hvdc_rpc_session){.open = true, .generation = generation, .rotations_region = HVDC_RPC_NO_REGION};
+}
+
+static void release_units(hvdc_rpc_session *s) {
+    if (s->units.context == 0) return;
+    hvdc_hmx_staged_close();
+    hvdc_dsp_release(&s->units);
+}
+
+/* VTCM, and in it the matrix unit. */
+static bool take_units(hvdc_rpc_session *s, uint32_t vtcm_bytes, hvdc_failure *failure) {
+    if (!hvdc_dsp_acquire(vtcm_bytes, &s->units, failure)) return false;
+    if (hvdc_hmx_staged_open(s->units.vtcm, s->units.vtcm_bytes, s->units.context, failure)) return true;
+    hvdc_dsp_release(&s->units);
+    return false;
 }
 
 static void close_engine(hvdc_rpc_session *s) {
@@ -14,7 +30,7 @@ static void close_engine(hvdc_rpc_session *s) {
     s->engine = NULL;
     if (s->rotations_region != HVDC_RPC_NO_REGION) s->regions[s->rotations_region].users--;
     s->rotations_region = HVDC_RPC_NO_REGION;
-    if (s->units.context != 0) hvdc_dsp_release(&s->units);
+    release_units(s);
 }
 
 static void detach(hvdc_rpc_session *s) {
@@ -219,17 +235,22 @@ bool hvdc_session_open_engine(hvdc_rpc_session *s, const hvdc_rpc_open_engine_in
     if (in->threads > HVDC_RPC_MAX_THREADS)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%" PRIu32 " threads are more than the limit of %u", in->threads,
                          HVDC_RPC_MAX_THREADS);
+    if (in->sums > HVDC_NPU_SUMS_EXACT)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "sums are 0 or 1, not %" PRIu32, in->sums);
+    if (in->sums == HVDC_NPU_SUMS_EXACT && !hvdc_dsp_describe().adds_exactly)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "nobody knows whether this DSP's matrix unit adds exactly: take fast sums, or --npu portable");
     hvdc_npu_options options = {.threads = in->threads,
+                                .sums = (enum hvdc_npu_sums)in->sums,
                                 .grid = {.frames = in->frames, .rows = in->rows, .columns = in->columns}};
     hvdc_grid grid;
     if (!hvdc_grid_resolve(s->artifact, &options.grid, &grid, failure)) return false;
     const uint32_t tokens = hvdc_grid_tokens(&grid);
-    if (!find_rotations(s, in, tokens, &options.rotations, failure) ||
-        !hvdc_dsp_acquire(in->vtcm_bytes, &s->units, failure))
+    if (!find_rotations(s, in, tokens, &options.rotations, failure) || !take_units(s, in->vtcm_bytes, failure))
         return false;
-    options.unit = s->units.matrix;
+    options.unit = hvdc_dsp_describe().has_unit ? hvdc_hmx_staged() : NULL;
     if (!hvdc_npu_open(&(hvdc_weights){.artifact = s->artifact}, &options, &s->engine, failure)) {
-        hvdc_dsp_release(&s->units);
+        release_units(s);
         return false;
     }
     s->rotations_region = in->rotations_region;

@@ -21,7 +21,7 @@ typedef struct hvdc_rpc_session {
     uint32_t *file_regions; /* [files] */
     uint32_t files;
     hvdc_artifact *artifact;
-    hvdc_dsp_units units;
+    hvdc_dsp_units units; /* held, and the matrix unit open on them, as long as there is an engine */
     uint32_t rotations_region;
     uint32_t tokens;
     hvdc_engine *engine;

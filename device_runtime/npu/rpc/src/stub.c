@@ -136,7 +136,8 @@ static bool greet(dsp_engine *e, hvdc_failure *failure) {
 
 static bool open_engine(dsp_engine *e, const hvdc_dsp_options *options, hvdc_failure *failure) {
     const hvdc_geometry *g = hvdc_artifact_geometry(e->weights.artifact);
-    hvdc_rpc_open_engine_in in = {.threads = options->threads, .vtcm_bytes = options->vtcm_bytes};
+    hvdc_rpc_open_engine_in in = {
+        .threads = options->threads, .vtcm_bytes = options->vtcm_bytes, .sums = (uint32_t)options->sums};
     hvdc_rpc_open_engine_out out;
     hvdc_grid grid;
     float *rotations;

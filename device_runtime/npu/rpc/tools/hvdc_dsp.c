@@ -3,8 +3,7 @@
  *   hvdc_dsp CLIENT_PID    takes marshalled calls from its standard input, answers on its standard output (pipe.h), and
  *                          calls the very skel that libhvdc_skel.so is. Descriptors that calls name are those of the
  *                          client. Ends with its input
- *   hvdc_dsp --unit CLIENT_PID   the same with the model of the DSP's matrix unit, whose sums are exact, in memory in
- *                          VTCM's place (npu/hexagon/src/hmx_staged.h)
+ *   hvdc_dsp --unit CLIENT_PID   the same, and engines compute with the model of the DSP's matrix unit
  *   hvdc_dsp --interface   what can be called, as text: interface_text.h
  *
  * Whatever a call says goes to the skel as it is: every buffer in memory of exactly its size, one of no bytes as NULL. */

@@ -1,7 +1,7 @@
 /* A stand-in of libcdsprpc.so, for machines without a DSP: FastRPC's functions, as far as hvdc calls them, over the
  * skel in this library, or, where HVDC_STAND_IN_DSP names a command, over that command's standard input and output.
  *
- * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "no-skel", "arch",
+ * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel", "arch",
  * "version", "abi", "map", or "lost:N": in its Nth call after the opening its process dies. */
 #define _POSIX_C_SOURCE 200809L
 
@@ -38,11 +38,19 @@ EXPORT int remote_handle64_close(uint64_t handle);
 EXPORT int fastrpc_mmap(int domain, int fd, void *address, int offset, size_t bytes, int flags);
 EXPORT int fastrpc_munmap(int domain, int fd, void *address, size_t bytes);
 
-static bool is_unsigned;
+static bool is_unsigned, has_stacks;
+
+static int set_threads(const struct hvdc_remote_thread_parameters *threads, uint32_t bytes) {
+    if (bytes != sizeof *threads || threads->domain != HVDC_REMOTE_CDSP || threads->priority != -1)
+        return HVDC_AEE_BAD_PARAMETER;
+    has_stacks = threads->stack_bytes >= 65536;
+    return has_fault("stacks") ? HVDC_AEE_UNSUPPORTED : 0;
+}
 
 int remote_session_control(uint32_t request, void *data, uint32_t bytes) {
     const struct hvdc_remote_unsigned_module *module = data;
     if (has_fault("offline")) return HVDC_AEE_CONNECTION_REFUSED;
+    if (request == HVDC_REMOTE_THREAD_PARAMETERS) return set_threads(data, bytes);
     if (request != HVDC_REMOTE_UNSIGNED_MODULE || bytes != sizeof *module) return HVDC_AEE_BAD_PARAMETER;
     if (module->domain != HVDC_REMOTE_CDSP || has_fault("no-domain")) return HVDC_AEE_INVALID_DOMAIN;
     if (has_fault("unsigned")) return HVDC_AEE_PRIVILEGE;
@@ -62,7 +70,7 @@ int remote_handle_control(uint32_t request, void *data, uint32_t bytes) {
 /* The URI goes on to the skel as FastRPC does it. */
 int remote_handle64_open(const char *name, uint64_t *handle) {
     static const char due[] = "file:///hexagon-v79-libhvdc_skel.so?hvdc_skel_handle_invoke&_modver=1.0&_dom=cdsp";
-    if (!is_unsigned) return HVDC_AEE_UNSIGNED_MODULE;
+    if (!is_unsigned || !has_stacks) return HVDC_AEE_UNSIGNED_MODULE;
     if (strcmp(name, due) != 0) return HVDC_AEE_NO_SUCH_MODULE;
     if (has_fault("no-skel")) return (int)(HVDC_REMOTE_DSP_OFFSET + HVDC_AEE_NO_SUCH_FILE);
     calls = 0;

@@ -25,6 +25,7 @@ typedef struct hvdc_dsp_options {
     const char *library;     /* FastRPC's, a name or a path */
     const char *skel_folder; /* of hexagon-vNN-libhvdc_skel.so, unless DSP_LIBRARY_PATH is set */
     uint32_t threads, vtcm_bytes;
+    enum hvdc_npu_sums sums; /* a DSP's own unit has one way of adding */
     hvdc_grid grid;
 } hvdc_dsp_options;
 
