@@ -36,6 +36,7 @@ PROGRAMS = (
     "hvdc_kernels",
     "hvdc_platform_check",
     "hvdc_runner",
+    "hvdc_selftest",
     "hvdc_stream_check",
     "hvdc_vtcm",
 )
@@ -64,7 +65,11 @@ TOOLS = {
     "android-arm64": PROGRAMS,
     "fuzz": (*PROGRAMS, "fuzz_index"),
     "hexagon": (
-        *(f"hexagon-{arch}/{program}" for arch in HEXAGON_EMULATED for program in ("hvdc_kernels", "hvdc_dsp")),
+        *(
+            f"hexagon-{arch}/{program}"
+            for arch in HEXAGON_EMULATED
+            for program in ("hvdc_kernels", "hvdc_dsp", "hvdc_selftest_dsp")
+        ),
         *(f"hexagon-{arch}/{SKEL}" for arch in HEXAGON_DEVICES),
     ),
 }

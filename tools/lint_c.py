@@ -32,7 +32,10 @@ LOOSE = (
     "-DHVDC_ANDROID_MEMORY",
     *(f"-I{RUNTIME / part}" for part in ("core/include", "core/src", "platform/include", "platform/src")),
     *(f"-I{RUNTIME / part}" for part in ("gpu/src", "decoder/include", "decoder/src")),
-    *(f"-I{RUNTIME / part}" for part in ("host/include", "npu/rpc/src", "npu/hexagon/src")),
+    *(
+        f"-I{RUNTIME / part}"
+        for part in ("host/include", "coordinator/include", "npu/include", "npu/rpc/src", "npu/hexagon/src")
+    ),
 )
 """Of files that the host's build does not compile: Android's memory, fuzz targets, what tests compile themselves."""
 

@@ -1,4 +1,5 @@
-"""What emulated Hexagon programs may hold: instructions that the emulator executes, and executes right.
+"""What Hexagon code holds. Emulated programs: nothing but instructions that the emulator executes, and executes right.
+Objects for a device: the vector floats that their architecture has.
 
 Four of the vector-float instructions run on with wrong numbers instead of stopping the emulator, so that nothing but a
 look at the code tells.
@@ -14,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from device_runtime.build import HEXAGON_EMULATED, TOOLS
-from tests.device_runtime.hexagon import built_for_hexagon
+from tests.device_runtime.hexagon import DISASSEMBLER, built_for_hexagon, disassembled, vector_objects
 
-DISASSEMBLER = "llvm-objdump-22"
 NOT_EXECUTED = re.compile(r"qf16|qf32|\bv\d+(?::\d+)?\.(?:hf|sf|bf)\b|<unknown>")
 PADDING = re.compile(r"\b00000000\s+<unknown>")
 """Between functions: a word that no processor executes."""
@@ -31,11 +31,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built_for_hexagon(tmp_path_factory)
 
 
-def disassembled(program: Path, arch: str) -> list[str]:
-    features = "+hvx,+hvx-length128b,+hvx-qfloat,+hvx-ieee-fp"
-    command = [DISASSEMBLER, "-d", f"--mcpu=hexagon{arch}", f"--mattr={features}", str(program)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    return [line for line in lines if not PADDING.search(line)]
+def code(program: Path, arch: str) -> list[str]:
+    return [line for line in disassembled(program, arch) if not PADDING.search(line)]
 
 
 def not_executed(lines: list[str]) -> list[str]:
@@ -48,7 +45,7 @@ def test_no_instruction_that_the_emulator_lacks_or_has_wrong(build: Path, arch: 
     programs = [build / name for name in names]
     assert programs
     for program in programs:
-        lines = disassembled(program, arch)
+        lines = code(program, arch)
         assert len(lines) > 1000
         assert not_executed(lines) == []
 
@@ -76,4 +73,32 @@ def test_the_guard_sees_what_it_should(tmp_path: Path) -> None:
     if shutil.which("clang-22") is None:
         pytest.skip("there is no clang-22: apt-get install clang-22")
     subprocess.run(["clang-22", *flags, "-c", str(source), "-o", str(target)], check=True)
-    assert len(not_executed(disassembled(target, "v73"))) == 6
+    assert len(not_executed(code(target, "v73"))) == 6
+
+
+IEEE = re.compile(r"\.sf = (?:vadd|vsub|vmpy)\(v\d+\.sf,v\d+\.sf\)")
+"""Sums and products of FP32 that are FP32."""
+
+QF32 = re.compile(r"\.qf32 = (?:vadd|vsub|vmpy)\(v\d+\.sf,v\d+\.sf\)|\.sf = v\d+\.qf32")
+"""Those of Qualcomm's format, and the way back from it."""
+
+NARROWED = re.compile(r"\.hf = vcvt\(v\d+\.sf,v\d+\.sf\)")
+WIDENED = re.compile(r"v\d+:\d+\.sf = vcvt\(v\d+\.hf\)")
+
+
+@pytest.mark.parametrize(("arch", "floats", "others"), [("v73", QF32, IEEE), ("v75", QF32, IEEE), ("v79", IEEE, QF32),
+                                                        ("v81", IEEE, QF32)])  # fmt: skip
+def test_a_device_s_kernels_use_its_vector_floats(
+    build: Path, arch: str, floats: re.Pattern[str], others: re.Pattern[str]
+) -> None:
+    """lanes_device.h: IEEE instructions from v79 on, before it qf32 with a conversion after each."""
+    objects = {path.name.split(".")[0]: code(path, arch) for path in vector_objects(build, arch)}
+    assert set(objects) == {"hvx_attention", "hvx_results", "hvx_rows", "hvx_tiles", "hvx_units"}
+    del objects["hvx_units"]  # a table
+    for name, lines in objects.items():
+        assert any(map(floats.search, lines)), name
+        assert not any(map(others.search, lines)), name
+        assert any(map(NARROWED.search, lines)), name
+        assert not any("<unknown>" in line for line in lines), name
+    for name in ("hvx_attention", "hvx_results", "hvx_rows"):
+        assert any(map(WIDENED.search, objects[name])), name

@@ -88,6 +88,18 @@ def test_weights_are_widened_at_every_magnitude_of_a_scale(both: Both) -> None:
     assert both.ask("weight", *q.shape, arrays=tiled(q, scale)).tobytes() == widened(q, scale).tobytes()
 
 
+def test_a_device_s_factors_have_the_same_products() -> None:
+    """lanes_device.h multiplies codes · 2^24 by scales · 2^-24. Every code, scales of every binary exponent."""
+    q = np.arange(-128, 128, dtype=np.float32)[:, None]
+    fractions = np.concatenate([rng(6).uniform(1, 2, 61), [1.0, 1.5, np.nextafter(np.float32(2), np.float32(1))]])
+    scale = np.ldexp(fractions.astype(np.float32), np.arange(-149, 128)[:, None]).ravel()
+    with np.errstate(over="ignore", under="ignore"):
+        due, found = q * scale, (q * np.float32(2**24)) * (scale * np.float32(2**-24))
+        assert np.array_equal(due.astype(np.float16).view(np.uint16), found.astype(np.float16).view(np.uint16))
+    normal = scale >= 2.0**-102
+    assert np.array_equal(due[:, normal].view(np.uint32), found[:, normal].view(np.uint32))
+
+
 def test_narrowing_keeps_the_order_of_elements(both: Both) -> None:
     """The paper's fault: a vector instruction that narrows two vectors interleaves them."""
     x = np.arange(2048, dtype=np.float32)

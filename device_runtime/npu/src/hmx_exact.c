@@ -160,7 +160,7 @@ static double again(const struct operands *of, uint32_t row, uint32_t col, doubl
     for (uint32_t k = 0; k < of->k_tiles; k++) {
         const uint16_t *a = tile_of(of->a, row / TILE, k), *w = tile_of(of->w, col / TILE, k);
         for (uint32_t i = 0; i < TILE; i++) {
-            exact_add(&exact, a[HVDC_TILE_HMX_FP16_2_OFFSET((size_t)row % TILE, i)],
+            exact_add(&exact, a[HVDC_TILE_HMX_FP16_2_OFFSET((size_t)row % TILE, (size_t)i)],
                       w[HVDC_TILE_HMX_FP16_2_OFFSET(i, col % TILE)]);
         }
     }
@@ -218,7 +218,7 @@ static void multiply(hvdc_hmx_matrix a, hvdc_hmx_matrix w, uint32_t row_tiles, u
             uint16_t *to = out + (row / TILE * out_stride + c) * HALFS, halfs[TILE];
             narrow_row(&of, s, from, row, c * TILE, halfs);
             for (uint32_t col = 0; col < TILE; col++) {
-                to[HVDC_TILE_HMX_FP16_2_OFFSET((size_t)row % TILE, col)] = halfs[col];
+                to[HVDC_TILE_HMX_FP16_2_OFFSET((size_t)row % TILE, (size_t)col)] = halfs[col];
             }
         }
     }

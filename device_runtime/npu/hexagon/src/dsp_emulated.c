@@ -92,3 +92,12 @@ hvdc_dsp_facts hvdc_dsp_describe(void) {
     return (hvdc_dsp_facts){
         .arch = arch, .contexts = 1, .vtcm_bytes = VTCM_BYTES, .adds_exactly = true, .has_unit = has_unit};
 }
+
+#if !defined(__hexagon__)
+bool hvdc_dsp_selftest(const hvdc_dsp_units *units, char *report, uint32_t bytes, uint32_t *failed,
+                       hvdc_failure *failure) {
+    (void)units, (void)report, (void)bytes, (void)failed;
+    return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                     "what stands in for the DSP here is this machine's code, which has no units of a DSP to test");
+}
+#endif

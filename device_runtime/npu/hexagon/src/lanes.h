@@ -27,18 +27,28 @@ typedef HVX_VectorPair lanes2; /* low: the first 32 */
 LANES_INLINE lanes lanes_load(const void *from) { return *(const HVX_UVector *)from; }
 LANES_INLINE void lanes_store(void *to, lanes value) { *(HVX_UVector *)to = value; }
 
-/* The first `bytes` <= 128 of a vector; zeros beyond, and nothing beyond is touched. */
+/* The first `bytes` <= 128 of a vector at any place; zeros beyond. Aligned vectors that hold some of them are read, so that
+ * no page is touched but theirs. */
 LANES_INLINE lanes lanes_load_part(const void *from, uint32_t bytes) {
     if (bytes >= sizeof(lanes)) return lanes_load(from);
-    lanes part = Q6_V_vzero();
-    memcpy(&part, from, bytes);
-    return part;
+    if (bytes == 0u) return Q6_V_vzero();
+    uint32_t offset = (uint32_t)(uintptr_t)from % sizeof(lanes);
+    const lanes *line = (const lanes *)((uintptr_t)from - offset);
+    lanes low = line[0], high = offset + bytes > sizeof(lanes) ? line[1] : low;
+    return Q6_V_vand_QV(Q6_Q_vsetq_R((int32_t)bytes), Q6_V_valign_VVR(high, low, (int32_t)offset));
 }
+
+/* Writes them; nothing beyond is touched. */
 LANES_INLINE void lanes_store_part(void *to, lanes value, uint32_t bytes) {
     if (bytes >= sizeof(lanes)) {
         lanes_store(to, value);
-    } else {
-        memcpy(to, &value, bytes);
+    } else if (bytes > 0u) {
+        uint32_t offset = (uint32_t)(uintptr_t)to % sizeof(lanes), end = offset + bytes;
+        lanes *line = (lanes *)((uintptr_t)to - offset), turned = Q6_V_vlalign_VVR(value, value, (int32_t)offset);
+        HVX_VectorPred before = Q6_Q_vsetq_R((int32_t)offset);
+        HVX_VectorPred within = Q6_Q_vsetq2_R((int32_t)(end < sizeof(lanes) ? end : sizeof(lanes)));
+        Q6_vmem_QRIV(Q6_Q_and_QQn(within, before), line, turned);
+        if (end > sizeof(lanes)) Q6_vmem_QRIV(Q6_Q_vsetq_R((int32_t)(end - sizeof(lanes))), line + 1, turned);
     }
 }
 

@@ -12,8 +12,11 @@ LANES_INLINE lanes lanes_mul(lanes a, lanes b) { return Q6_Vsf_equals_Vqf32(Q6_V
 LANES_INLINE lanes lanes_max(lanes a, lanes b) { return Q6_Vsf_vmax_VsfVsf(a, b); }
 LANES_INLINE lanes lanes_min(lanes a, lanes b) { return Q6_Vsf_vmin_VsfVsf(a, b); }
 
-/* 32 words of small integers times 32 scales. */
-LANES_INLINE lanes lanes_scaled(lanes integers, lanes scale) { return lanes_mul(Q6_Vsf_equals_Vw(integers), scale); }
+/* Weight codes, each in the top byte of a word, and the scales to multiply what they are converted to. Both factors are
+ * off by 2^24, exactly; a scale for which that is not so, below 2^-102, gives 0 in FP16 either way. */
+LANES_INLINE lanes lanes_codes(lanes words) { return Q6_Vsf_equals_Vw(words); }
+LANES_INLINE lanes lanes_code_scales(lanes scale) { return lanes_mul(scale, lanes_splat(0x1p-24f)); }
+LANES_INLINE lanes lanes_scaled(lanes codes, lanes scales) { return lanes_mul(codes, scales); }
 
 /* To FP16. The instruction takes turns between its two inputs, which is how a tile holds two rows; in the order of
  * elements, evens and odds are parted again. */

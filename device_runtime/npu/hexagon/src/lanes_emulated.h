@@ -18,8 +18,11 @@ LANES_EACH(lanes_mul, x.values[i] * y.values[i])
 LANES_EACH(lanes_max, x.values[i] > y.values[i] ? x.values[i] : y.values[i])
 LANES_EACH(lanes_min, x.values[i] < y.values[i] ? x.values[i] : y.values[i])
 
-/* Products of integers of up to 8 bits and FP32 scales, to nearest even; 0 for what FP32 has subnormal. An 8-bit
- * magnitude times 24 bits is a word. */
+/* Weight codes, each in the top byte of a word, as integers, and their scales as they are. */
+LANES_INLINE lanes lanes_codes(lanes words) { return Q6_Vw_vasr_VwR(words, 24); }
+LANES_INLINE lanes lanes_code_scales(lanes scale) { return scale; }
+
+/* Their products, to nearest even; 0 for what FP32 has subnormal. An 8-bit magnitude times 24 bits is a word. */
 LANES_INLINE lanes lanes_scaled(lanes integers, lanes scale) {
     const lanes one = Q6_V_vsplat_R(1), zero = Q6_V_vzero();
     lanes sign = Q6_V_vand_VV(Q6_V_vxor_VV(integers, scale), Q6_V_vsplat_R(LANES_SIGN));

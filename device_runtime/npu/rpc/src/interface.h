@@ -42,7 +42,8 @@
     METHOD(set_text)     /* hvdc/engine.h */ \
     METHOD(run)          /* hvdc/engine.h, in place in a region that is writable */ \
     METHOD(measure)      /* bytes that the engine holds, seconds of each of its stages */ \
-    METHOD(close_engine) /* regions and artifact stay */
+    METHOD(close_engine) /* regions and artifact stay */ \
+    METHOD(selftest)     /* selftest.h: of the units, which no engine may hold */
 
 /* Fields: U32(name), U64(name), BYTES(name, count). U64 at multiples of 8; every record at multiples of 8 in size. */
 #define HVDC_RPC_IN_hello(U32, U64, BYTES) \
@@ -70,6 +71,8 @@
 #define HVDC_RPC_OUT_measure(U32, U64, BYTES) U32(kind) U32(unused) U64(memory_bytes)
 #define HVDC_RPC_IN_close_engine(U32, U64, BYTES) U32(abi) U32(unused)
 #define HVDC_RPC_OUT_close_engine(U32, U64, BYTES) U32(kind) U32(unused)
+#define HVDC_RPC_IN_selftest(U32, U64, BYTES) U32(abi) U32(vtcm_bytes)
+#define HVDC_RPC_OUT_selftest(U32, U64, BYTES) U32(kind) U32(failed)
 
 /* BUFFER(name, bytes of an element, bytes at least, bytes at most): GIVEN in, TAKEN out, the sentence apart. */
 #define HVDC_RPC_GIVEN_hello(BUFFER)
@@ -95,6 +98,9 @@
 #define HVDC_RPC_TAKEN_measure(BUFFER) BUFFER(seconds, sizeof(double), HVDC_RPC_SECONDS_BYTES, HVDC_RPC_SECONDS_BYTES)
 #define HVDC_RPC_GIVEN_close_engine(BUFFER)
 #define HVDC_RPC_TAKEN_close_engine(BUFFER)
+#define HVDC_RPC_GIVEN_selftest(BUFFER)
+#define HVDC_RPC_REPORT_BYTES 16384u
+#define HVDC_RPC_TAKEN_selftest(BUFFER) BUFFER(report, 1, HVDC_RPC_REPORT_BYTES, HVDC_RPC_REPORT_BYTES)
 
 /* From here on, what follows from it. HVDC_RPC_hello is a method's number, hvdc_rpc_hello_in its record. */
 enum hvdc_rpc_method {

@@ -305,3 +305,18 @@ bool hvdc_session_close_engine(hvdc_rpc_session *s, const hvdc_rpc_close_engine_
     close_engine(s);
     return true;
 }
+
+bool hvdc_session_selftest(hvdc_rpc_session *s, const hvdc_rpc_selftest_in *in, hvdc_rpc_selftest_out *out,
+                           const hvdc_rpc_parts *parts, hvdc_failure *failure) {
+    const hvdc_remote_arg *report = &parts->taken[0];
+    hvdc_dsp_units units;
+    if (!check_greeted(s, failure)) return false;
+    if (s->engine != NULL)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "the engine holds the units that the self-test asks: close_engine comes before");
+    if (!hvdc_dsp_acquire(in->vtcm_bytes, &units, failure)) return false;
+    const bool done =
+        hvdc_dsp_selftest(&units, report->buffer.data, (uint32_t)report->buffer.bytes, &out->failed, failure);
+    hvdc_dsp_release(&units);
+    return done;
+}

@@ -47,6 +47,14 @@ typedef struct hvdc_dsp_description {
 
 const hvdc_dsp_description *hvdc_dsp_describe_engine(const hvdc_engine *engine);
 
+#define HVDC_DSP_REPORT_BYTES 16384u
+
+/* The self-test of the DSP's units, with a session of its own; no engine may be open. `report`: a line for each check, its
+ * name, "passed", "FAILED" or "not checked", why, and what a failure means, with tabs between. Of `options`, `library`,
+ * `skel_folder` and `vtcm_bytes` count; it may be NULL. */
+bool hvdc_dsp_check(const hvdc_dsp_options *options, char report[HVDC_DSP_REPORT_BYTES], uint32_t *failed,
+                    hvdc_dsp_description *description, hvdc_failure *failure);
+
 #ifdef __cplusplus
 }
 #endif
