@@ -140,7 +140,8 @@ static bool strides(const hvdc_selftest_units *units, char *why) {
     for (uint32_t i = 0; i < 4u; i++) {
         for (uint32_t j = 0; j < TILE * TILE; j++) {
             uint16_t found = memory.out[i * HALFS + at(j / TILE, j % TILE)];
-            uint16_t due = half((float)((i / 2u + 1u) * (10u * (i % 2u + 1u) + j % TILE)));
+            const uint32_t pair = i / 2u, product = (pair + 1u) * (10u * (i % 2u + 1u) + j % TILE);
+            uint16_t due = half((float)product);
             if (found != due) {
                 return CHECK_FAIL(why, "tile %" PRIu32 ", row %" PRIu32 ", column %" PRIu32 " is 0x%04x, not 0x%04x", i,
                                   j / TILE, j % TILE, found, due);
@@ -185,7 +186,8 @@ static bool product_at(uint8_t *rows, uint8_t *weights, uint32_t tiles, uint8_t 
     for (uint32_t n = 0; n < TILE; n++) words[n] = half(n % 2u == 0u ? 1.0f : 0.125f);
     memcpy(scales, words, sizeof words);
     for (uint32_t i = 0; i < tiles * HALFS; i++) {
-        ((uint16_t *)(void *)rows)[i] = half((float)(i / HALFS + 1u));
+        const uint32_t tile = i / HALFS;
+        ((uint16_t *)(void *)rows)[i] = half((float)(tile + 1u));
         ((uint16_t *)(void *)weights)[i] = half(1.0f);
     }
     hvdc_unit_scale(scales);
@@ -194,7 +196,8 @@ static bool product_at(uint8_t *rows, uint8_t *weights, uint32_t tiles, uint8_t 
     hvdc_unit_store_and_keep(out);
     hvdc_unit_finish(out);
     memcpy(memory.out, out, HVDC_VTCM_TILE_BYTES);
-    float sum = (float)(TILE * tiles * (tiles + 1u) / 2u);
+    const uint32_t pairs = TILE * tiles * (tiles + 1u) / 2u;
+    float sum = (float)pairs;
     for (uint32_t i = 0; i < TILE * TILE; i++) {
         uint16_t due = half(i % 2u == 0u ? sum : sum * 0.125f);
         if (!is_due(i / TILE, i % TILE, due, where, why)) return false;
@@ -244,7 +247,8 @@ static bool copies(const hvdc_selftest_units *units, char *why) {
     }
     _Static_assert(COPIES * ROWS * FROM <= sizeof memory.rows, "room");
     clear();
-    for (uint32_t i = 0; i < sizeof memory.rows; i++) from[i] = (uint8_t)(i * 31u >> 3 | 1u);
+    const uint32_t bytes = sizeof memory.rows;
+    for (uint32_t i = 0; i < bytes; i++) from[i] = (uint8_t)(i * 31u >> 3 | 1u);
     hvdc_unit_lock();
     memset(there, 0, COPIES * PLACE);
     hvdc_dma_open();

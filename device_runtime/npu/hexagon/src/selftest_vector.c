@@ -170,10 +170,10 @@ static bool weights(const hvdc_selftest_units *units, char *why) {
         hvx_widen(codes, scale, 1, out);
         for (uint32_t i = 0; i < TILE * TILE; i++) {
             uint32_t k = i / TILE, n = i % TILE;
-            int32_t q = codes[HVDC_TILE_HMX_INT8_K4_OFFSET(k, n)];
+            float q = (float)codes[HVDC_TILE_HMX_INT8_K4_OFFSET(k, n)];
             uint16_t found = out[HVDC_TILE_HMX_FP16_2_OFFSET(k, n)];
-            uint16_t due = hvdc_half_from_float(
-                float_of(soft_multiply(hvdc_bits_of_float((float)q), hvdc_bits_of_float(scale[n]))));
+            uint16_t due =
+                hvdc_half_from_float(float_of(soft_multiply(hvdc_bits_of_float(q), hvdc_bits_of_float(scale[n]))));
             if (found != due) {
                 return CHECK_FAIL(why, "%d * 0x%08" PRIx32 " is 0x%04x, not 0x%04x", (int)q,
                                   hvdc_bits_of_float(scale[n]), found, due);
