@@ -170,7 +170,8 @@ static bool weights(const hvdc_selftest_units *units, char *why) {
         hvx_widen(codes, scale, 1, out);
         for (uint32_t i = 0; i < TILE * TILE; i++) {
             uint32_t k = i / TILE, n = i % TILE;
-            float q = (float)codes[HVDC_TILE_HMX_INT8_K4_OFFSET(k, n)];
+            const int8_t code = codes[HVDC_TILE_HMX_INT8_K4_OFFSET(k, n)];
+            float q = (float)code;
             uint16_t found = out[HVDC_TILE_HMX_FP16_2_OFFSET(k, n)];
             uint16_t due =
                 hvdc_half_from_float(float_of(soft_multiply(hvdc_bits_of_float(q), hvdc_bits_of_float(scale[n]))));
