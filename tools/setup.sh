@@ -50,6 +50,7 @@ has_venv || {
 need cc "gcc libc6-dev" "the runtime is not built: no hvdc run, and tests of C are skipped"
 need make make "the runtime is not built: no hvdc run, and tests of C are skipped"
 need c++ g++ "the runtime is not built: no hvdc run, and tests of C are skipped"
+need ld.lld-22 "clang-22 lld-22" "artifacts carry no library for a phone's DSP, and its code is not tested"
 has_opencl || {
     echo "setup: installing pocl-opencl-icd ocl-icd-libopencl1"
     install pocl-opencl-icd ocl-icd-libopencl1 || true
@@ -61,6 +62,8 @@ if [ "$mode" = dev ]; then
     need clang clang "the C reader is not fuzzed, and nothing is compiled as for Android"
     need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu "nothing is built for ARM"
     need qemu-aarch64 qemu-user "what is built for ARM is not run"
+    need qemu-hexagon qemu-user "what is built for a phone's DSP is not run"
+    need llvm-objdump-22 llvm-22 "the instructions of what is built for a phone's DSP are not looked at"
     [ "$(id -u)" = 0 ] || echo "setup: not root; tests that fill a small file system of their own are skipped"
     what='.[dev]'
 else
