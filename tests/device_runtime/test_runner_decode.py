@@ -321,8 +321,9 @@ def test_a_program_without_the_decoder(runner: Runner, programs: dict[str, Path]
     folder, parts = programs["hvdc_runner"].parent, ("coordinator", "npu", "host", "platform")
     sources = [path for path in (SOURCE / "runner" / "src").glob("*.c") if path.name != "clips.c"]
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]
-    includes = [f"-I{SOURCE / part / 'include'}" for part in (*parts, "core")]
+    includes = [f"-I{SOURCE / part / 'include'}" for part in (*parts, "core", "npu/rpc")]
     libraries = [folder / part / f"libhvdc_{part}.a" for part in parts] + [folder / "libhvdc_core.a"]
+    libraries.insert(1, folder / "npu" / "rpc" / "libhvdc_npu_dsp.a")
     program = tmp_path / "hvdc_runner"
     command = ["cc", *flags, *includes, *sources, *libraries, "-lm", "-lpthread", "-ldl", "-o", program]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)

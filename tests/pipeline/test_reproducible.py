@@ -24,6 +24,12 @@ def vector_instructions() -> list[str]:
     return [name for name in umath.__cpu_dispatch__ if umath.__cpu_features__.get(name)]
 
 
+@pytest.fixture(autouse=True)
+def _nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs of the runtime that other tests built would travel with an artifact, whose model they are no part of."""
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(tmp_path / "cache"))
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 4])
 def test_number_of_threads(jobs: int, ragged_checkpoint: Path, ragged_artifact: Path, tmp_path: Path) -> None:
     assert tree(compiled(ragged_checkpoint, tmp_path / "a.hvdc", "--jobs", jobs)) == tree(ragged_artifact)

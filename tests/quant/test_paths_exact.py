@@ -103,10 +103,10 @@ def test_what_is_not_finite_stays_visible() -> None:
 def test_the_runtime_has_the_same_numbers() -> None:
     """They stand in its sources as C wants them; the functions are compared in test_npu_exact.py."""
     rows = (RUNTIME / "host/include/hvdc/rows.h").read_text("utf-8")
-    series = re.findall(r"float p = ([^;f]+)f;|p \* f \+ ([^;f]+)f;", rows)
-    assert [float(first or later) for first, later in series] == list(exact.EXP2_SERIES)
-    assert re.findall(r"const float c = ([^;f]+)f;", rows) == [f"{exact.GELU_FACTOR!r}"]
-    assert re.findall(r"x \+ ([0-9.]+)f \* x \* x \* x", rows) == [f"{exact.GELU_CUBIC!r}"]
+    [series] = re.findall(r"#define HVDC_EXP2_SERIES [^{]*\{([^}]+)\}", rows)
+    assert [float(number) for number in re.findall(r"([0-9][^f, ]*)f", series)] == list(exact.EXP2_SERIES)
+    assert re.findall(r"#define HVDC_GELU_FACTOR \(([^f]+)f\)", rows) == [f"{exact.GELU_FACTOR!r}"]
+    assert re.findall(r"#define HVDC_GELU_CUBIC ([0-9.]+)f", rows) == [f"{exact.GELU_CUBIC!r}"]
     unit = (RUNTIME / "npu/src/hvx.h").read_text("utf-8")
     [tiles] = re.findall(r"#define HVDC_HVX_KEY_TILES ([0-9]+)u", unit)
     assert 32 * int(tiles) == exact.KEY_PIECE
