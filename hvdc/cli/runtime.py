@@ -12,6 +12,10 @@ from hvdc.cli.shared_options import say_for
 from hvdc.errors import UsageError
 from hvdc.pipeline.runtime_build import NDK, TARGETS, copy_programs, find_runtime
 
+ANDROID = "android-arm64"
+SHORT = {"android": ANDROID}
+"""What people type."""
+
 
 @click.group()
 def command() -> None:
@@ -19,7 +23,13 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--target", type=click.Choice(TARGETS), default="host", show_default=True, help="What it is built for.")
+@click.option(
+    "--target",
+    type=click.Choice([*TARGETS, *SHORT]),
+    default="host",
+    show_default=True,
+    help="What it is built for; android is android-arm64.",
+)
 @click.option("--ndk", type=click.Path(path_type=Path), metavar="DIR", help="An Android NDK, for android-arm64.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A folder to copy the programs into.")
 @click.option("--into", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Put sources and programs into it.")
@@ -35,12 +45,13 @@ def build(target: str, ndk: Path | None, output: Path | None, into: Path | None,
     Examples:
       hvdc runtime build
       hvdc runtime build --target aarch64-linux -o build/aarch64
-      hvdc runtime build --target android-arm64 --into dcm.hvdc
+      hvdc runtime build --target android --into dcm.hvdc
       hvdc runtime build --target hexagon --into dcm.hvdc
     """
+    target = SHORT.get(target, target)
     if ndk is not None:
-        if target != "android-arm64":
-            raise UsageError(f"--ndk has no effect on {target}", fix="leave it out, or give --target android-arm64")
+        if target != ANDROID:
+            raise UsageError(f"--ndk has no effect on {target}", fix=f"leave it out, or give --target {ANDROID}")
         os.environ[NDK] = str(ndk.absolute())  # from where CMake's preset takes it
     runtime = find_runtime(target, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if output is not None:

@@ -51,8 +51,9 @@ def artifact(tiny_artifact: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(tiny_artifact, tmp_path / "a.hvdc"))
 
 
-def test_without_an_ndk_it_says_what_where_from_and_which_variable() -> None:
-    done = hvdc("runtime", "build", "--target", "android-arm64", "--json")
+@pytest.mark.parametrize("target", ["android-arm64", "android"])
+def test_without_an_ndk_it_says_what_where_from_and_which_variable(target: str) -> None:
+    done = hvdc("runtime", "build", "--target", target, "--json")
     assert done.status == 1
     found = done.json()["error"]["found"]
     assert "there is no Android NDK" in found
