@@ -43,9 +43,19 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def _nothing_kept(factory: pytest.TempPathFactory) -> Iterator[None]:
+    """An empty cache for what many tests share: the test that asks first may have one in which programs are kept, which
+    would travel with an artifact."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HVDC_CACHE_DIR", str(factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
-def tiny_artifact(tiny_checkpoint: Path) -> Path:
-    return compiled(tiny_checkpoint, tiny_checkpoint.with_name("tiny.hvdc"))
+def tiny_artifact(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with _nothing_kept(tmp_path_factory):
+        return compiled(tiny_checkpoint, tiny_checkpoint.with_name("tiny.hvdc"))
 
 
 @pytest.fixture(scope="session")
@@ -56,8 +66,9 @@ def ragged_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ragged_artifact(ragged_checkpoint: Path) -> Path:
-    return compiled(ragged_checkpoint, ragged_checkpoint.with_name("ragged.hvdc"))
+def ragged_artifact(ragged_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with _nothing_kept(tmp_path_factory):
+        return compiled(ragged_checkpoint, ragged_checkpoint.with_name("ragged.hvdc"))
 
 
 @pytest.fixture(scope="session")

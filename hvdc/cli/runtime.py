@@ -53,6 +53,10 @@ def build(target: str, ndk: Path | None, output: Path | None, into: Path | None,
         if target != ANDROID:
             raise UsageError(f"--ndk has no effect on {target}", fix=f"leave it out, or give --target {ANDROID}")
         os.environ[NDK] = str(ndk.absolute())  # from where CMake's preset takes it
+    if into is not None:  # before minutes of building
+        from hvdc.artifact.reader import open_artifact
+
+        open_artifact(into).close()
     runtime = find_runtime(target, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if output is not None:
         copy_programs(runtime, output)

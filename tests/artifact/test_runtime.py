@@ -166,7 +166,9 @@ def read_model(artifact: Path) -> str:
         return opened.manifest.model_sha256
 
 
-def test_what_is_no_artifact_gets_no_runtime(tmp_path: Path) -> None:
+def test_what_is_no_artifact_gets_no_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing is built for it."""
+    monkeypatch.setattr("hvdc.cli.runtime.find_runtime", None)
     (tmp_path / "x.hvdc").mkdir()
     done = hvdc("runtime", "build", "--into", tmp_path / "x.hvdc", "-q")
     assert done.status != 0
