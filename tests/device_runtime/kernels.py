@@ -73,6 +73,26 @@ class Kernels:
         return np.frombuffer(stdout.read(int(size)), dtype)
 
 
+def rng(*seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def near_halves() -> Array:
+    """All finite FP16 values, the ties between neighbours, and their neighbours in FP32; then many random bits."""
+    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    ties = (halves[:-1] + halves[1:]) / 2
+    edge = np.array([65504, 65519.996, 65520, 65536, 1e38, np.inf, np.nan], np.float32)
+    up, down = np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(0))
+    all_of = np.concatenate([halves, ties, up, down, edge])
+    bits = rng(0).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
+    return np.concatenate([all_of, -all_of, bits])
+
+
+def same_bits_or_nan(found: Array, due: Array) -> bool:
+    word = np.dtype(f"u{due.itemsize}")
+    return bool(np.all((found.view(word) == due.view(word)) | (np.isnan(found) & np.isnan(due))))
+
+
 def weight(rng: np.random.Generator, n: int, k: int) -> tuple[Array, Array]:
     """Codes ``[n, k]`` INT8 and scales ``[n]`` FP32 of a plausible weight."""
     q = rng.integers(-127, 128, (n, k)).astype(np.int8)

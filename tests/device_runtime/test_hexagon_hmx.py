@@ -17,7 +17,7 @@ import pytest
 
 from device_runtime.build import HEXAGON_DEVICES, HEXAGON_EMULATED
 from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
-from tests.device_runtime.kernels import Array, Kernels, padded, tiled, weight
+from tests.device_runtime.kernels import Array, Kernels, padded, rng, tiled, weight
 from tests.device_runtime.test_hexagon_instructions import DISASSEMBLER
 
 V79_KIB, LEAST_KIB = 8192, 28
@@ -53,10 +53,6 @@ def ask(both: Both, name: str, *sizes: int, arrays: tuple[Array, ...], dtype: np
     nan = np.isnan(found) & np.isnan(due)
     np.testing.assert_array_equal(np.where(nan, 0, found.view(word)), np.where(nan, 0, due.view(word)))
     return found
-
-
-def rng(*seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (24, 33, 31), (40, 33, 200)])

@@ -17,7 +17,7 @@ from device_runtime.build import HEXAGON_EMULATED
 from layouts.grid import pack
 from layouts.order import HMX_FP16_2
 from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
-from tests.device_runtime.kernels import Array, Kernels, padded, tiled, weight
+from tests.device_runtime.kernels import Array, Kernels, near_halves, padded, rng, same_bits_or_nan, tiled, weight
 
 pytestmark = pytest.mark.skipif(bool(why_no_hexagon()), reason=why_no_hexagon() or "there is one")
 
@@ -64,10 +64,6 @@ def both(hexagon: Kernels, host: Kernels) -> Both:
     return Both(hexagon, host)
 
 
-def rng(*seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
 def widened(q: Array, scale: Array) -> Array:
     """fp16(q · s) as tiles."""
     with np.errstate(over="ignore"):
@@ -109,16 +105,11 @@ def test_narrowing_keeps_the_order_of_elements(both: Both) -> None:
 
 def test_narrowing_is_to_nearest_even(both: Both) -> None:
     """All finite FP16 values, the ties between them, and their neighbours in FP32; and arbitrary bits."""
-    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
-    ties = (halves[:-1] + halves[1:]) / 2
-    edge = np.array([65504, 65519.996, 65520, 65536, 1e38, np.inf, np.nan], np.float32)
-    bits = rng(0).integers(0, 2**32, 50_000, np.uint32).view(np.float32)
-    x = np.concatenate([halves, ties, np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(0)), edge])
-    x = np.concatenate([x, -x, bits])
+    x = near_halves()
     with np.errstate(over="ignore"):
         due = x.astype(np.float16)
     found = both.ask("narrow", len(x), arrays=(x,))
-    assert np.all((found.view(np.uint16) == due.view(np.uint16)) | (np.isnan(found) & np.isnan(due)))
+    assert same_bits_or_nan(found, due)
 
 
 def test_exponentials_of_every_half(both: Both) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from device_runtime.build import SOURCE
 from layouts.order import HMX_FP16_2
-from tests.device_runtime.kernels import Array, Kernels, padded, tiled, untiled, weight
+from tests.device_runtime.kernels import Array, Kernels, padded, rng, tiled, untiled, weight
 
 MIB = 1024
 BUDGETS_KIB = (8 * MIB, 4 * MIB, MIB, 28)
@@ -33,10 +33,6 @@ def start(programs: dict[str, Path]) -> Iterator[Start]:
         yield lambda kib=None, threads=1: stack.enter_context(
             Kernels(programs["hvdc_kernels"], threads=threads, sums="exact", vtcm_kib=kib)
         )
-
-
-def rng(*seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def same(found: Array, due: Array) -> None:

@@ -21,7 +21,19 @@ from layouts.order import HMX_FP16_2
 from quant.paths.fp32 import join_heads, split_heads
 from quant.paths.host import layer_norm, rms_norm, rotate
 from quant.paths.npu import fp16_matmul, wide_matmul
-from tests.device_runtime.kernels import LEVELS, Array, Kernels, padded, tiled, untiled, usable_levels, weight
+from tests.device_runtime.kernels import (
+    LEVELS,
+    Array,
+    Kernels,
+    near_halves,
+    padded,
+    rng,
+    same_bits_or_nan,
+    tiled,
+    untiled,
+    usable_levels,
+    weight,
+)
 
 HALF_ULP = 2.0**-11
 """Largest relative error of rounding to FP16, in its normal range."""
@@ -48,26 +60,6 @@ def generic(programs: dict[str, Path]) -> Iterator[Kernels]:
     """For what the levels' kernels are made of: the program computes it by itself."""
     with Kernels(programs["hvdc_kernels"]) as running:
         yield running
-
-
-def rng(*seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-def near_halves() -> Array:
-    """All finite FP16 values, the ties between neighbours, and their neighbours in FP32; then many random bits."""
-    halves = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
-    ties = (halves[:-1] + halves[1:]) / 2
-    edge = np.array([65504, 65519.996, 65520, 65536, 1e38, np.inf, np.nan], np.float32)
-    up, down = np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(0))
-    all_of = np.concatenate([halves, ties, up, down, edge])
-    bits = rng(0).integers(0, 2**32, 100_000, np.uint32).view(np.float32)
-    return np.concatenate([all_of, -all_of, bits])
-
-
-def same_bits_or_nan(found: Array, due: Array) -> bool:
-    word = np.dtype(f"u{due.itemsize}")
-    return bool(np.all((found.view(word) == due.view(word)) | (np.isnan(found) & np.isnan(due))))
 
 
 def test_fp32_is_narrowed_to_nearest_even(kernels: Kernels) -> None:
