@@ -29,6 +29,7 @@ struct hvdc_npu_lane {
     hvdc_npu_job waiting[HVDC_SLOTS_MAX];
     uint32_t waiting_count, running;
     bool ending, starved; /* starved: there was no memory for news */
+    bool alone;           /* the worker was lost in a job: no other one begins before the shared ones are undone */
     hvdc_npu_news *news;  /* [first, end) of room */
     size_t news_first, news_end, news_room;
 };
@@ -69,6 +70,7 @@ static bool post(hvdc_npu_lane *lane, const hvdc_npu_news *news, hvdc_failure *f
     if (posted) lane->news[lane->news_end++] = *news;
     lane->starved = lane->starved || !posted;
     if (news->kind >= HVDC_NPU_DONE) lane->running = 0;
+    lane->alone = lane->alone || news->kind == HVDC_NPU_ALONE;
     (void)pthread_mutex_unlock(&lane->mutex);
     wake(lane);
     return posted || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory for the NPU's news");
@@ -125,10 +127,6 @@ static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
 
 static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
     lane->sharing->video = job->video;
-    if (job->shared && lane->sharing->lost) {
-        (void)hvdc_fail(failure, HVDC_FAILURE_PEER, "it was lost before");
-        return HVDC_NOT_EXECUTED;
-    }
     if (!waited(lane, job, failure)) return HVDC_NOT_EXECUTED;
     enum hvdc_executed done = hvdc_execute(&lane->executor, &lane->slots[job->slot], job->video, job->from,
                                            hvdc_executions(&lane->stream->trajectory), failure);
@@ -142,7 +140,7 @@ static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, 
 
 static bool next(hvdc_npu_lane *lane, hvdc_npu_job *job) {
     (void)pthread_mutex_lock(&lane->mutex);
-    while (!lane->ending && lane->waiting_count == 0) {
+    while (!lane->ending && (lane->alone || lane->waiting_count == 0)) {
         owe(lane, false);
         (void)pthread_cond_wait(&lane->changed, &lane->mutex);
     }
@@ -233,6 +231,28 @@ void hvdc_npu_lane_submit(hvdc_npu_lane *lane, hvdc_npu_job job) {
     uint32_t at = lane->waiting_count++;                                 /* never more than there are slots */
     for (; at > 0 && lane->waiting[at - 1].video > job.video; at--) lane->waiting[at] = lane->waiting[at - 1];
     lane->waiting[at] = job;
+    (void)pthread_cond_signal(&lane->changed);
+    (void)pthread_mutex_unlock(&lane->mutex);
+}
+
+uint32_t hvdc_npu_lane_undo_shared(hvdc_npu_lane *lane, hvdc_npu_job undone[HVDC_SLOTS_MAX]) {
+    uint32_t taken = 0, left = 0;
+    (void)pthread_mutex_lock(&lane->mutex);
+    for (uint32_t i = 0; i < lane->waiting_count; i++) {
+        const hvdc_npu_job job = lane->waiting[i];
+        if (job.shared)
+            undone[taken++] = job;
+        else
+            lane->waiting[left++] = job;
+    }
+    lane->waiting_count = left;
+    (void)pthread_mutex_unlock(&lane->mutex);
+    return taken;
+}
+
+void hvdc_npu_lane_go_on(hvdc_npu_lane *lane) {
+    (void)pthread_mutex_lock(&lane->mutex);
+    lane->alone = false;
     (void)pthread_cond_signal(&lane->changed);
     (void)pthread_mutex_unlock(&lane->mutex);
 }

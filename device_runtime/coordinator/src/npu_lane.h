@@ -20,7 +20,7 @@ enum hvdc_npu_news_kind {
     HVDC_NPU_LATENT,   /* the slot of `job` has the final latent, which only the decoder reads from now on */
     HVDC_NPU_DECODING, /* `done` of `total` pieces of `job` are decoded */
     HVDC_NPU_DONE,     /* `job` is decoded */
-    HVDC_NPU_ALONE,    /* the worker was lost in `job`, which is undone; `failure` says how */
+    HVDC_NPU_ALONE,    /* the worker was lost in `job`, which is undone; `failure` says how; no other job begins */
     HVDC_NPU_FAILED    /* `failure` of `job`; nothing follows */
 };
 
@@ -38,6 +38,11 @@ bool hvdc_npu_lane_start(const hvdc_stream *stream, hvdc_slot *slots, hvdc_shari
 
 /* Jobs wait in the order of their videos. */
 void hvdc_npu_lane_submit(hvdc_npu_lane *lane, hvdc_npu_job job);
+
+/* After ALONE: takes back the shared jobs that wait, in their order, and says how many there were; and lets jobs begin
+ * again. Between the two they are submitted anew, so that the order of the videos stays. */
+uint32_t hvdc_npu_lane_undo_shared(hvdc_npu_lane *lane, hvdc_npu_job undone[HVDC_SLOTS_MAX]);
+void hvdc_npu_lane_go_on(hvdc_npu_lane *lane);
 
 /* Jobs that are submitted and not yet DONE, or ALONE. */
 uint32_t hvdc_npu_lane_load(hvdc_npu_lane *lane);

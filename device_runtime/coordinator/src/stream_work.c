@@ -192,13 +192,20 @@ bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why) {
     return recovered;
 }
 
-bool hvdc_running_partner_lost(hvdc_running *r, const hvdc_npu_job *job, const hvdc_failure *why) {
-    const hvdc_assignment lost = {
+static void leave_to_npu(hvdc_running *r, const hvdc_npu_job *job) {
+    r->peer.todo[r->peer.todo_count++] = (hvdc_assignment){
         .video = job->video, .slot = job->slot, .from = job->from, .to = hvdc_executions(&r->stream->trajectory)};
-    if (!r->gpu) return recover(r, &lost);
+}
+
+bool hvdc_running_partner_lost(hvdc_running *r, const hvdc_npu_job *job, const hvdc_failure *why) {
+    hvdc_npu_job waiting[HVDC_SLOTS_MAX];
+    const uint32_t count = hvdc_npu_lane_undo_shared(r->lane, waiting);
     r->peer.ending = why->kind != HVDC_FAILURE_PEER; /* then it said so itself, and ends */
-    r->peer.todo[r->peer.todo_count++] = lost;
-    return hvdc_running_gpu_lost(r, why);
+    leave_to_npu(r, job);
+    for (uint32_t i = 0; i < count; i++) leave_to_npu(r, &waiting[i]);
+    const bool going = hvdc_running_gpu_lost(r, why);
+    hvdc_npu_lane_go_on(r->lane);
+    return going;
 }
 
 bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job) {
