@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from hvdc import __version__
+from hvdc.cli.lazy import lazy_group
 from hvdc.errors import Exit
 
 VERBS = {
@@ -25,6 +25,7 @@ VERBS = {
     "validate": "Prove that an artifact is sound; for CI.",
     "diff": "Compare two artifacts: structure, bytes, numbers.",
     "embed": "Run the text encoder on prompts, for calibration and reference.",
+    "plan": "Place the cut, simulate streams, account for memory.",
     "runtime": "Build the device runtime: what executes an artifact.",
     "synth": "Write synthetic checkpoints and artifacts.",
     "doctor": "Report what this machine has and lacks.",
@@ -32,26 +33,8 @@ VERBS = {
 """Verb -> line of help. Each is the function ``command`` of the module ``hvdc.cli.<verb>``."""
 
 
-class LazyGroup(click.Group):
-    """Imports a verb's module only when it runs or shows its own help, so that ``hvdc --help`` is immediate."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        command: click.Command = importlib.import_module(f"hvdc.cli.{cmd_name}").command
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Without importing the verbs."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(VERBS.items()))
-
-
 @click.command(
-    cls=LazyGroup,
+    cls=lazy_group(VERBS, "hvdc.cli."),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit statuses: 0 ok, 1 failure, 2 usage, 3 bad checkpoint, 4 bad artifact, 5 device, 10 different "
     "(diff only), 130 interrupted.",

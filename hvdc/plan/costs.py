@@ -13,8 +13,8 @@ from hvdc.errors import UsageError
 
 @dataclass(frozen=True)
 class EngineCosts:
-    """Seconds per block of one engine: ``solo_s`` while the other engine is idle, ``co_run_s`` while both work. Each has
-    one value per execution, or is None where nobody has measured it."""
+    """Seconds per block of one engine: ``solo_s`` while the other engine is idle, ``co_run_s`` while both work. Each
+    has one value per execution, or is None where nobody has measured it."""
 
     solo_s: tuple[float, ...] | None
     co_run_s: tuple[float, ...] | None

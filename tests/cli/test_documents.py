@@ -23,9 +23,11 @@ def commands() -> list[tuple[str, click.Command]]:
     for verb in VERBS:
         command = cli.get_command(context, verb)
         assert command is not None
-        found += (
-            [(verb, c) for c in command.commands.values()] if isinstance(command, click.Group) else [(verb, command)]
-        )
+        if isinstance(command, click.Group):
+            inner = [command.get_command(context, name) for name in command.list_commands(context)]
+            found += [(verb, c) for c in inner if c is not None]
+        else:
+            found.append((verb, command))
     return found
 
 
