@@ -29,6 +29,7 @@ BUILD = ROOT / "build" / "lint"
 LOOSE = (
     "-std=c11",
     "-D_GNU_SOURCE",
+    "-Wno-macro-redefined",
     "-DHVDC_ANDROID_MEMORY",
     *(f"-I{RUNTIME / part}" for part in ("core/include", "core/src", "platform/include", "platform/src")),
     *(f"-I{RUNTIME / part}" for part in ("gpu/src", "decoder/include", "decoder/src")),

@@ -93,7 +93,7 @@ def test_the_fuzzer_finds_nothing_in_a_moment(tmp_path: Path) -> None:
     reason = why_not("fuzz")
     if reason:
         pytest.skip(f"the index parser is not fuzzed: {reason}")
-    fuzzer = build_host("fuzz", tmp_path / "build")["fuzz_index"]
+    fuzzer = build_host("fuzz", tmp_path / "build", ("fuzz_index",))["fuzz_index"]
     seeds = tmp_path / "seeds"
     seeds.mkdir()
     for index in CORPUS.glob(f"*/{INDEX_NAME}"):
