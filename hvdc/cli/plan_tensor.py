@@ -100,8 +100,10 @@ def _print_block(plan: TensorPlan, share: float) -> None:
         f"a block's linears: {_ms(shared.npu_linears_s)} ms on the NPU alone, {_ms(shared.linears_s)} ms with one "
         f"share of all, {_ms(plan.solved_linears_s or 0.0)} ms with a partition for each"
     )
-    if plan.tensor_block_s is not None and plan.npu_block_s is not None:
-        console.print(f"a block: {plan.npu_block_s[0]:.3f} s on the NPU alone, {plan.tensor_block_s[0]:.3f} s shared")
+    if plan.tensor_block_s is not None and plan.measured.npu_block_s is not None:
+        console.print(
+            f"a block: {plan.measured.npu_block_s[0]:.3f} s on the NPU alone, {plan.tensor_block_s[0]:.3f} s shared"
+        )
     if share:
         console.print(f"run it: hvdc run ARTIFACT --mode hetero-tensor --gpu-share {share:g} …")
     else:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from hvdc.plan.costs import Costs
 from hvdc.plan.gemm_table import Measured
 from hvdc.plan.gemms import DCM_WAN21_49_FRAMES, BlockSizes, Gemm, block_gemms
 from hvdc.plan.tensor import Decision, SharedBlock, best_share, decide
@@ -13,16 +13,12 @@ from hvdc.plan.tensor import Decision, SharedBlock, best_share, decide
 @dataclass(frozen=True)
 class TensorPlan:
     """``unmeasured``: GEMMs of the block that the table has no times of; with any there is no ``shared``. Nor is there
-    where the GEMMs are the table's own, which are no block.
-
-    ``npu_block_s``: seconds of each block execution on the NPU alone; None: not known.
-    """
+    where the GEMMs are the table's own, which are no block."""
 
     measured: Measured
     decisions: tuple[Decision, ...]
     unmeasured: tuple[Gemm, ...]
     shared: SharedBlock | None
-    npu_block_s: tuple[float, ...] | None = None
 
     @property
     def solved_linears_s(self) -> float | None:
@@ -37,15 +33,13 @@ class TensorPlan:
 
         Raises UsageError where block and GEMM times contradict each other.
         """
-        if self.shared is None or self.npu_block_s is None:
+        shared, alone_s = self.shared, self.measured.npu_block_s
+        if shared is None or alone_s is None:
             return None
-        shared = self.shared
-        return tuple(shared.block_s(seconds) for seconds in self.npu_block_s)
+        return tuple(shared.block_s(seconds) for seconds in alone_s)
 
 
-def plan_tensor(
-    measured: Measured, sizes: BlockSizes | None = None, npu_block_s: Sequence[float] | None = None
-) -> TensorPlan:
+def plan_tensor(measured: Measured, sizes: BlockSizes | None = None) -> TensorPlan:
     """Decide for each GEMM of a block of these ``sizes``; None: of DCM-Wan2.1 with the table's tokens, or, where the
     table is of GEMMs alone, for its own. Raises UsageError as the solver does."""
     if sizes is None and measured.tokens is None:
@@ -56,5 +50,9 @@ def plan_tensor(
     known = [g for g in gemms if measured.engines.measured(g)]
     unmeasured = tuple(g for g in gemms if g not in known)
     shared = None if unmeasured else best_share(gemms, measured.engines)
-    decisions = tuple(decide(g, measured.engines) for g in known)
-    return TensorPlan(measured, decisions, unmeasured, shared, None if npu_block_s is None else tuple(npu_block_s))
+    return TensorPlan(measured, tuple(decide(g, measured.engines) for g in known), unmeasured, shared)
+
+
+def with_shared_blocks(costs: Costs, plan: TensorPlan) -> Costs:
+    """``costs`` with what the plan says a block takes whose linears are shared, unless that was measured itself."""
+    return costs if costs.tensor_block_s is not None else replace(costs, tensor_block_s=plan.tensor_block_s)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hvdc.artifact.reader import open_artifact
+from hvdc.plan.costs import Costs, EngineCosts
+from hvdc.plan.gemm_table import measured_gemms
 from hvdc.plan.gemms import BlockSizes, block_gemms
+from hvdc.plan.rates import load_rates
+from hvdc.plan.tensor_plan import plan_tensor, with_shared_blocks
 from tests.artifacts import make_artifact
 from tests.commands import ROOT, hvdc, process
 
@@ -20,7 +25,10 @@ name = "mine"
 device = "a phone"
 conditions = "each engine alone"
 [exchange]
-sync_s = 1e-4
+home = "npu"
+source = "measured today"
+[exchange.sync_s]
+value = 1e-4
 source = "measured today"
 """
 
@@ -90,8 +98,50 @@ def test_linears_without_times_are_named(artifact: Path, tmp_path: Path) -> None
     assert facts["gpu_share"] is None
 
 
+def rate_table(artifact: Path, folder: Path, *lines: str) -> Path:
+    """The GEMMs of `of_artifact` in a whole rate table, with the NPU's time of a block."""
+    gemms = of_artifact(artifact, folder).read_text("utf-8").partition("[[gemm]]")[2]
+    path = folder / "rates.toml"
+    head = (
+        'name = "r"\ndevice = "a phone"\ntarget = "sm8750"\nthermal = "cold"\nframes = 17\ntokens = 8\nsteps = 2\nlayers = 2\n'
+        '[npu.solo_block_s]\nvalue = 1.0\nsource = "measured today"\n'
+    )
+    path.write_text("\n".join([head, *lines, "[[gemm]]"]) + gemms, "utf-8")
+    return path
+
+
+EXCHANGE = '[exchange]\nsource = "measured today"\n[exchange.sync_s]\nvalue = 1e-4\nsource = "measured today"\n'
+
+
+def test_a_rate_table_says_what_a_shared_block_takes(artifact: Path, tmp_path: Path) -> None:
+    table = rate_table(artifact, tmp_path, EXCHANGE)
+    facts = hvdc("plan", "tensor", artifact, "--rates", table, "--json").json()
+    saved = facts["npu_linears_s"] - facts["linears_s"]
+    assert saved > 0
+    assert facts["tensor_block_s"] == pytest.approx([1.0 - saved] * 4)
+    printed = hvdc("plan", "tensor", artifact, "--rates", table).out
+    assert f"a block: 1.000 s on the NPU alone, {1 - saved:.3f} s shared" in printed
+
+
+def test_the_simulators_costs_take_it(artifact: Path, tmp_path: Path) -> None:
+    rates = load_rates(rate_table(artifact, tmp_path, EXCHANGE))
+    with open_artifact(artifact) as opened:
+        plan = plan_tensor(measured_gemms(rates), BlockSizes.of(opened.manifest))
+    costs = Costs(4, EngineCosts(None, None), EngineCosts((1.0,) * 4, None), 0.0)
+    assert with_shared_blocks(costs, plan).tensor_block_s == plan.tensor_block_s
+    assert plan.tensor_block_s is not None
+    measured = replace(costs, tensor_block_s=(2.0,) * 4)
+    assert with_shared_blocks(measured, plan) == measured, "what was measured wins over what was planned"
+
+
+def test_a_rate_table_with_gemms_and_no_exchange_is_refused(artifact: Path, tmp_path: Path) -> None:
+    done = hvdc("plan", "tensor", artifact, "--rates", rate_table(artifact, tmp_path))
+    assert done.status == 2
+    assert "not what it costs that both engines meet" in done.err
+
+
 def test_a_rate_table_without_gemms_is_refused_in_a_sentence() -> None:
-    done = hvdc("plan", "tensor", "--rates", ROOT / "examples" / "rates" / "galaxy-s25-49-frames.toml")
+    done = hvdc("plan", "tensor", "--rates", ROOT / "examples" / "rates" / "galaxy-s25-49-frames-b.toml")
     assert done.status == 2
     assert "has no GEMM times" in done.err
 
@@ -99,11 +149,12 @@ def test_a_rate_table_without_gemms_is_refused_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("sync_s = 1e-4", "sync_s = -1.0", r"'exchange\.sync_s' .* greater than or equal to 0"),
-        ("sync_s = 1e-4", "sync_s = nan", r"finite"),
-        ("sync_s = 1e-4", 'sync_s = 1e-4\nhome = "cpu"', "exchange.home"),
-        ("sync_s = 1e-4", "sync_s = 1e-4\nnpu_standard_tokens = [64, 32]", "must ascend"),
-        ("sync_s = 1e-4", "sync_s = 1e-4\nratios = [[1, 0]]", "ratios"),
+        ("value = 1e-4", "value = -1.0", r"'exchange\.sync_s\.value' .* greater than or equal to 0"),
+        ("value = 1e-4", "value = nan", r"finite"),
+        ('home = "npu"', 'home = "cpu"', "exchange.home"),
+        ('home = "npu"', "npu_standard_tokens = [64, 32]", "must ascend"),
+        ('home = "npu"', "npu_standard_tokens = []", "npu_standard_tokens"),
+        ('home = "npu"', "ratios = [[1, 0]]", "ratios"),
         ("seconds = 0.5", "seconds = 0.0", "greater than 0"),
         ("seconds = 0.5", "seconds = inf", "finite"),
         ('engine = "gpu"', 'engine = "dsp"', "engine"),
