@@ -101,9 +101,8 @@ def _print_block(plan: TensorPlan, share: float) -> None:
         f"share of all, {_ms(plan.solved_linears_s or 0.0)} ms with a partition for each"
     )
     if plan.tensor_block_s is not None and plan.measured.npu_block_s is not None:
-        console.print(
-            f"a block: {plan.measured.npu_block_s[0]:.3f} s on the NPU alone, {plan.tensor_block_s[0]:.3f} s shared"
-        )
+        alone_s, shared_s = plan.measured.npu_block_s[0], plan.tensor_block_s[0]
+        console.print(f"a block: {alone_s:.3f} s on the NPU alone, {shared_s:.3f} s shared")
     if share:
         console.print(f"run it: hvdc run ARTIFACT --mode hetero-tensor --gpu-share {share:g} …")
     else:

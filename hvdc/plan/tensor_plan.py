@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from hvdc.errors import UsageError
 from hvdc.plan.costs import Costs
 from hvdc.plan.gemm_table import Measured
 from hvdc.plan.gemms import DCM_WAN21_49_FRAMES, BlockSizes, Gemm, block_gemms
@@ -41,11 +42,18 @@ class TensorPlan:
 
 def plan_tensor(measured: Measured, sizes: BlockSizes | None = None) -> TensorPlan:
     """Decide for each GEMM of a block of these ``sizes``; None: of DCM-Wan2.1 with the table's tokens, or, where the
-    table is of GEMMs alone, for its own. Raises UsageError as the solver does."""
+    table is of GEMMs alone, for its own. Raises UsageError as the solver does, and for a rate table of other sizes."""
     if sizes is None and measured.tokens is None:
         return TensorPlan(measured, tuple(decide(g, measured.engines) for g in measured.gemms), (), None)
     if sizes is None:
         sizes = replace(DCM_WAN21_49_FRAMES, tokens=measured.tokens or 0)
+    if measured.tokens not in (None, sizes.tokens):
+        raise UsageError(
+            f"the rate table {measured.name!r} was measured at another clip length",
+            expected=f"{sizes.tokens:,} tokens",
+            found=f"{measured.tokens:,}",
+            fix="take the table of this clip length, or one of GEMMs alone",
+        )
     gemms = block_gemms(sizes)
     known = [g for g in gemms if measured.engines.measured(g)]
     unmeasured = tuple(g for g in gemms if g not in known)

@@ -103,7 +103,8 @@ def rate_table(artifact: Path, folder: Path, *lines: str) -> Path:
     gemms = of_artifact(artifact, folder).read_text("utf-8").partition("[[gemm]]")[2]
     path = folder / "rates.toml"
     head = (
-        'name = "r"\ndevice = "a phone"\ntarget = "sm8750"\nthermal = "cold"\nframes = 17\ntokens = 8\nsteps = 2\nlayers = 2\n'
+        'name = "r"\ndevice = "a phone"\ntarget = "sm8750"\nthermal = "cold"\n'
+        "frames = 17\ntokens = 8\nsteps = 2\nlayers = 2\n"
         '[npu.solo_block_s]\nvalue = 1.0\nsource = "measured today"\n'
     )
     path.write_text("\n".join([head, *lines, "[[gemm]]"]) + gemms, "utf-8")
@@ -121,6 +122,14 @@ def test_a_rate_table_says_what_a_shared_block_takes(artifact: Path, tmp_path: P
     assert facts["tensor_block_s"] == pytest.approx([1.0 - saved] * 4)
     printed = hvdc("plan", "tensor", artifact, "--rates", table).out
     assert f"a block: 1.000 s on the NPU alone, {1 - saved:.3f} s shared" in printed
+
+
+def test_a_rate_table_of_another_clip_length_is_refused(artifact: Path, tmp_path: Path) -> None:
+    table = rate_table(artifact, tmp_path, EXCHANGE)
+    table.write_text(table.read_text("utf-8").replace("tokens = 8\n", "tokens = 9\n", 1), "utf-8")
+    done = hvdc("plan", "tensor", artifact, "--rates", table)
+    assert done.status == 2
+    assert "another clip length" in done.err
 
 
 def test_the_simulators_costs_take_it(artifact: Path, tmp_path: Path) -> None:
