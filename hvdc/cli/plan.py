@@ -8,6 +8,8 @@ from hvdc.cli.lazy import lazy_group
 
 COMMANDS: dict[str, str] = {
     "cut": "Place the cut, from a table of rates.",
+    "memory": "What each way to run holds, and whether it fits.",
+    "tensor": "Split each GEMM between both engines.",
 }
 """Command -> line of help. Each is the function ``command`` of the module ``hvdc.cli.plan_<command>``."""
 
