@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from hvdc.cli.output import print_json, table
+from hvdc.cli.output import out, print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks
 from hvdc.plan.scenarios import factors_of, reference_of, slo
 
@@ -66,4 +66,5 @@ def command(factors: str, as_json: bool, quiet: bool, **asked: Any) -> None:
         [f"{p.factor:g}", f"{p.deadline_s:.0f}", *("–" if r is None else f"{r:.2f}" for r in p.compliant_per_hour)]
         for p in points
     ]
-    table(title, columns, rows)
+    out().print(title)
+    table("", columns, rows)
