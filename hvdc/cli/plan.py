@@ -8,8 +8,10 @@ from hvdc.cli.lazy import lazy_group
 
 COMMANDS: dict[str, str] = {
     "cut": "Place the cut, from a table of rates.",
-    "memory": "What each way to run holds, and whether it fits.",
+    "simulate": "Simulate a stream of videos in each configuration.",
+    "slo": "Videos per hour that meet a deadline, over deadlines.",
     "tensor": "Split each GEMM between both engines.",
+    "memory": "What each way to run holds, and whether it fits.",
 }
 """Command -> line of help. Each is the function ``command`` of the module ``hvdc.cli.plan_<command>``."""
 
