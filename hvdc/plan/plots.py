@@ -1,0 +1,311 @@
+"""Pictures of plans: where the cut lies, what each engine does when, who meets which deadline, what memory is held.
+
+Each function takes plain values, writes an SVG and a PNG into a folder that exists, and returns both paths. An engine
+and a configuration have one colour each in all of them. All raise ValueError where there is nothing to draw, HvdcError
+where matplotlib is missing, and OSError where a file cannot be written.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hvdc.figures import (
+    BLACK,
+    BLUE,
+    FAINT,
+    GREEN,
+    ORANGE,
+    PHONE_WIDTH_IN,
+    PURPLE,
+    QUIET,
+    SKY,
+    VERMILION,
+    house_style,
+    new_figure,
+    save,
+)
+from hvdc.plan.memory import GIB
+
+Paths = tuple[Path, Path]
+
+ENGINE_COLOUR = {"gpu": VERMILION, "npu": BLUE}
+DECODE_COLOUR = SKY
+CONFIGURATION_STYLE: Mapping[str, Mapping[str, Any]] = {
+    "hetero": {"color": BLACK, "marker": "o", "linewidth": 2.6, "zorder": 5},
+    "dp": {"color": GREEN, "marker": "s", "linestyle": (0, (5, 1.5)), "zorder": 4},
+    "npu": {"color": BLUE, "marker": "^", "zorder": 3},
+    "gpu": {"color": VERMILION, "marker": "v", "linestyle": (0, (1, 1)), "zorder": 2},
+    "hetero-tensor": {"color": PURPLE, "marker": "D", "linestyle": (0, (4, 1.5, 1, 1.5)), "zorder": 2},
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """An engine at work on one video: ``what`` is ``blocks`` or ``decode``."""
+
+    engine: str
+    video: int
+    what: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A configuration's memory in bytes, part by part; parts are named by the key."""
+
+    name: str
+    parts: Mapping[str, int]
+
+
+def draw_cut(
+    gpu_stage_s: Sequence[float],
+    npu_stage_s: Sequence[float],
+    cut: int,
+    folder: Path,
+    *,
+    layers: int,
+    expert_switch: int | None = None,
+    marks: Mapping[int, str] | None = None,
+) -> Paths:
+    """``cut.svg``, ``cut.png``: both stages and the period over the cut.
+
+    ``gpu_stage_s[k]``, ``npu_stage_s[k]``: seconds per video of each engine when the cut is k, for every k from 0 to
+    the number of block executions; ``layers`` of these are a step. ``expert_switch``: κ·L. ``marks``: other cuts to
+    point at, with what is said of them.
+    """
+    executions = len(gpu_stage_s) - 1
+    if len(npu_stage_s) != executions + 1 or not 0 <= cut <= executions or executions < 1:
+        raise ValueError(f"{len(gpu_stage_s)} and {len(npu_stage_s)} stages, cut {cut}")
+    period = [max(pair) for pair in zip(gpu_stage_s, npu_stage_s, strict=True)]
+    right = min(executions, max(2 * cut, 2 * layers, *(k for k in (marks or {}))))
+    unit = _unit(period[cut])
+    shown = range(right + 1)
+    with house_style():
+        figure = new_figure(PHONE_WIDTH_IN, 3.8)
+        axes = figure.subplots()
+        for boundary in range(layers, right, layers):
+            axes.axvline(boundary, color=FAINT, linewidth=0.9, zorder=0)
+        axes.plot(shown, [unit.of(period[k]) for k in shown], color=FAINT, linewidth=8, zorder=1)
+        for engine, stage in (("gpu", gpu_stage_s), ("npu", npu_stage_s)):
+            axes.plot(shown, [unit.of(stage[k]) for k in shown], color=ENGINE_COLOUR[engine], zorder=2)
+        top = 1.04 * unit.of(max(period[k] for k in shown))
+        for n, (k, text) in enumerate(sorted((marks or {}).items())):
+            _mark(axes, k, unit.of(period[k]), text, top * (0.97 - 0.105 * (len(marks or {}) - 1 - n)))
+        axes.plot(cut, unit.of(period[cut]), "o", color=BLACK, markersize=8, zorder=4)
+        axes.annotate(f"cut {cut}\n{unit.text(period[cut])} a video", (cut, unit.of(period[cut])),
+                      xytext=(8, -52), textcoords="offset points", ha="left", va="top", fontweight="bold",
+                      arrowprops={"arrowstyle": "-", "color": BLACK, "shrinkB": 4, "relpos": (0, 1)})  # fmt: skip
+        axes.set_xlim(0, right)
+        axes.set_ylim(0, top)
+        low = right // 4
+        _label_line(axes, "GPU", low, unit.of(gpu_stage_s[low]), VERMILION, offset=(7, 0), ha="left", va="top")
+        high = right - right // 14
+        axes.annotate("period", (high, unit.of(period[high])), xytext=(-9, 3), textcoords="offset points", fontsize=8,
+                      color=QUIET, ha="right")  # fmt: skip
+        _label_line(axes, "NPU and\ndecoder", 0, unit.of(npu_stage_s[0]), BLUE, offset=(5, -9), ha="left", va="top")
+        if expert_switch is not None and expert_switch < right:
+            axes.axvline(expert_switch, color=QUIET, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+            between = unit.of((gpu_stage_s[expert_switch] + npu_stage_s[expert_switch]) / 2)
+            axes.annotate("detail expert", (expert_switch, between), xytext=(4, 0), textcoords="offset points",
+                          fontsize=8, color=QUIET, rotation=90, va="center")  # fmt: skip
+        axes.set_xlabel(f"cut: blocks of a video that the GPU executes, of {executions}\n(lines: ends of steps)")
+        axes.set_ylabel(f"{unit.name} per video")
+    return save(figure, folder, "cut", about=f"Period over the cut; the best cut is {cut}.")
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Seconds, minutes or hours: whichever reads well."""
+
+    name: str
+    short: str
+    seconds: float
+    digits: int
+
+    def of(self, value_s: float) -> float:
+        return value_s / self.seconds
+
+    def text(self, value_s: float) -> str:
+        return f"{value_s / self.seconds:,.{self.digits}f} {self.short}"
+
+
+def _unit(value_s: float) -> _Unit:
+    if value_s < 10:
+        return _Unit("seconds", "s", 1.0, 2)
+    return _Unit("seconds", "s", 1.0, 0) if value_s < 3600 else _Unit("minutes", "min", 60.0, 0)
+
+
+def draw_gantt(spans: Mapping[str, Sequence[Span]], videos: int, folder: Path) -> Paths:
+    """``gantt.svg``, ``gantt.png``: what each engine does until the first ``videos`` are finished.
+
+    ``spans``: configuration -> an engine's work in any order; a panel for each, all over one axis of time. Work on
+    later videos is cut off where the last panel ends.
+    """
+    kept = {name: [s for s in of_name if s.video < videos] for name, of_name in spans.items()}
+    if not any(kept.values()):
+        raise ValueError("there is nothing to draw")
+    end_s = max(s.end_s for of_name in kept.values() for s in of_name)
+    unit = _unit(end_s)
+    with house_style():
+        figure = new_figure(PHONE_WIDTH_IN, 0.65 + 0.92 * len(spans))
+        panels = figure.subplots(len(spans), 1, sharex=True, squeeze=False)[:, 0]
+        for panel, (name, of_name) in zip(panels, spans.items(), strict=True):
+            for span in of_name:
+                if span.start_s < end_s:
+                    _span(panel, span, unit, end_s, faded=span.video >= videos)
+            panel.set_title(name, fontsize=9, pad=3)
+            panel.set_ylim(-0.5, 1.5)
+            panel.set_xlim(0, unit.of(end_s))
+            panel.set_yticks([1, 0], ["GPU", "NPU"])
+            for label, colour in zip(panel.get_yticklabels(), (VERMILION, BLUE), strict=True):
+                label.set(color=colour, fontweight="bold")
+            for row, engine in enumerate(("npu", "gpu")):
+                if not any(span.engine == engine for span in of_name):
+                    panel.annotate("idle", (0, row), xytext=(4, 0), textcoords="offset points", va="center",
+                                   color=QUIET)  # fmt: skip
+            panel.tick_params(axis="y", length=0)
+            panel.spines["left"].set_visible(False)
+            panel.grid(axis="x")
+        panels[-1].set_xlabel(f"{unit.name} since the start\n(numbers: videos; light blue: the decoder)")
+    return save(figure, folder, "gantt", about=f"Work of the engines on the first {videos} videos.")
+
+
+def _span(panel: Any, span: Span, unit: _Unit, end_s: float, *, faded: bool) -> None:
+    start, width = unit.of(span.start_s), unit.of(min(span.end_s, end_s) - span.start_s)
+    decode = span.what == "decode"
+    colour = DECODE_COLOUR if decode else ENGINE_COLOUR[span.engine]
+    panel.barh(1 if span.engine == "gpu" else 0, width, left=start, height=0.78, color=colour, edgecolor="white",
+               linewidth=1.0, alpha=0.35 if faded else 1.0)  # fmt: skip
+    if width > unit.of(end_s) / 24:
+        panel.text(start + width / 2, 1 if span.engine == "gpu" else 0, f"{span.video + 1}", ha="center",
+                   va="center_baseline", fontsize=8.5, fontweight="bold", clip_on=True,
+                   color=BLACK if decode or faded else "white")  # fmt: skip
+
+
+def draw_deadlines(
+    factors: Sequence[float], compliant_per_hour: Mapping[str, Sequence[float]], folder: Path, *, unit_s: float
+) -> Paths:
+    """``deadlines.svg``, ``deadlines.png``: videos per hour that meet their deadline.
+
+    ``factors``: deadlines as multiples of ``unit_s`` seconds, rising. ``compliant_per_hour``: configuration -> as many
+    values, NaN where one was not simulated.
+    """
+    if not factors or not compliant_per_hour or any(len(v) != len(factors) for v in compliant_per_hour.values()):
+        raise ValueError("a value for each factor of each configuration is needed")
+    with house_style():
+        figure = new_figure(PHONE_WIDTH_IN, 3.4)
+        axes = figure.subplots()
+        for name, values in compliant_per_hour.items():
+            axes.plot(factors, values, markersize=5, markeredgecolor="white", markeredgewidth=0.7,
+                      drawstyle="steps-post", **_style(name))  # fmt: skip
+        most = max(v for values in compliant_per_hour.values() for v in values)
+        axes.set_ylim(0, 1.08 * most if most > 0 else 1)
+        _label_ends(axes, factors[-1], compliant_per_hour, least_gap=0.065 * 1.08 * most)
+        axes.set_xticks(list(factors) if len(factors) <= 8 else list(factors)[::2])
+        axes.set_xlabel(f"deadline, in multiples of {unit_s:,.0f} s\n(a video on the NPU alone)")
+        axes.set_title("videos per hour within the deadline", fontsize=9, fontweight="normal", color=QUIET)
+        axes.grid(axis="y")
+    return save(figure, folder, "deadlines", about="Videos per hour that meet the deadline, over the deadline.")
+
+
+def _label_ends(axes: Any, x: float, lines: Mapping[str, Sequence[float]], least_gap: float) -> None:
+    """The lines' names to the right of their last points, moved apart where these are close."""
+    order = sorted(lines, key=lambda name: lines[name][-1])
+    for name, y in zip(order, _apart([lines[name][-1] for name in order], least_gap), strict=True):
+        axes.annotate(f"{name} {lines[name][-1]:.1f}", (x, y), xytext=(8, 0), textcoords="offset points", va="center",
+                      fontsize=8.5, fontweight="bold", color=_ink(_style(name)["color"]),
+                      annotation_clip=False)  # fmt: skip
+
+
+def _apart(rising: Sequence[float], least_gap: float) -> list[float]:
+    """The heights nearest to ``rising`` ones that keep a distance: neighbours that are too close share their middle."""
+    groups: list[list[float]] = []  # of heights less the distances below them, which then only have to rise
+    for n, height in enumerate(rising):
+        groups.append([height - n * least_gap])
+        while len(groups) > 1 and _mean(groups[-2]) > _mean(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    flat = [_mean(group) for group in groups for _ in group]
+    return [height + n * least_gap for n, height in enumerate(flat)]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _style(configuration: str) -> Mapping[str, Any]:
+    return CONFIGURATION_STYLE.get(configuration, {"color": ORANGE, "marker": "x"})
+
+
+def _ink(colour: str) -> str:
+    """A colour dark enough to write with."""
+    return "#" + "".join(f"{int(int(colour[n : n + 2], 16) * 0.78):02X}" for n in (1, 3, 5))
+
+
+PART_COLOURS = ("#4D4D4D", ORANGE, SKY, PURPLE, GREEN, BLUE)
+_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+
+
+def draw_memory(bars: Sequence[Bar], budgets: Mapping[str, int], folder: Path) -> Paths:
+    """``memory.svg``, ``memory.png``: what each configuration holds, part by part, against the target's ``budgets``
+    (what is limited -> bytes)."""
+    if not bars:
+        raise ValueError("there is nothing to draw")
+    parts = list(dict.fromkeys(itertools.chain.from_iterable(bar.parts for bar in bars)))
+    most = max([*budgets.values(), *(sum(bar.parts.values()) for bar in bars)])
+    with house_style():
+        figure = new_figure(PHONE_WIDTH_IN, 1.3 + 0.46 * len(bars))
+        axes = figure.subplots()
+        for row, bar in enumerate(bars):
+            left = 0.0
+            for part, bytes_ in bar.parts.items():
+                axes.barh(row, bytes_ / GIB, left=left, height=0.42, color=PART_COLOURS[parts.index(part) % 6],
+                          edgecolor="white", linewidth=0.6)  # fmt: skip
+                left += bytes_ / GIB
+            axes.annotate(bar.name, (0, row - 0.24), xytext=(0, 1.5), textcoords="offset points", va="bottom",
+                          bbox=_ON_WHITE)  # fmt: skip
+            axes.annotate(f"{left:.2f}", (left, row), xytext=(4, 0), textcoords="offset points", va="center",
+                          fontweight="bold", bbox=_ON_WHITE)  # fmt: skip
+        for name, bytes_ in budgets.items():
+            axes.axvline(bytes_ / GIB, color=BLACK, linewidth=1.2, linestyle=(0, (3, 2)), zorder=0)
+            axes.annotate(f"{name}\n{bytes_ / GIB:.4g} GiB", (bytes_ / GIB, len(bars) - 0.62), xytext=(-4, 0),
+                          textcoords="offset points", ha="right", va="top", fontsize=8, color=QUIET)  # fmt: skip
+        axes.set_xlim(0, 1.04 * most / GIB)
+        axes.set_ylim(len(bars) + 0.1, -0.75)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel("GiB")
+        _key(figure, {part: PART_COLOURS[n % 6] for n, part in enumerate(parts)})
+    return save(figure, folder, "memory", about="Memory of each configuration against the target's limits.")
+
+
+def _key(figure: Any, colours: Mapping[str, str]) -> None:
+    """Names of colours above a picture."""
+    figure.legend(
+        handles=[_swatch(colour) for colour in colours.values()], labels=list(colours), loc="outside upper left",
+        ncols=4, frameon=False, fontsize=8.5, handlelength=0.9, handletextpad=0.4, columnspacing=1.0, borderpad=0,
+    )  # fmt: skip
+
+
+def _swatch(colour: str) -> Any:
+    return importlib.import_module("matplotlib.patches").Patch(color=colour)
+
+
+def _mark(axes: Any, k: int, y: float, text: str, text_y: float) -> None:
+    """A cut that was not chosen: a ring on the period, and what is said of it to the left, at the end of a line."""
+    axes.plot([k, k], [y, text_y], color=QUIET, linewidth=0.8, zorder=2)
+    axes.plot(k, y, "o", color="white", markeredgecolor=BLACK, markersize=5.5, zorder=3)
+    axes.annotate(text, (k, text_y), xytext=(-3, 0), textcoords="offset points", fontsize=8, color=QUIET, ha="right",
+                  va="top", linespacing=1.1)  # fmt: skip
+
+
+def _label_line(
+    axes: Any, text: str, x: float, y: float, colour: str, *, offset: tuple[float, float], **how: Any
+) -> None:
+    """A line's name beside one of its points, in its colour."""
+    axes.annotate(text, (x, y), xytext=offset, textcoords="offset points", color=colour, fontweight="bold", **how)
