@@ -1,0 +1,156 @@
+"""When the videos of a stream are asked for: all at once, evenly, at random, or as in a trace."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from collections.abc import Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import Any
+
+from hvdc.errors import UsageError
+
+AT_ONCE = "at-once"
+FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
+COLUMN = "arrival_s"
+"""Of a CSV trace that has a header, and of the objects of a JSON trace."""
+
+
+def arrivals_of(text: str, videos: int | None, seed: int) -> tuple[float, ...]:
+    """Seconds at which videos are asked for, ascending, from what `FORMS` describes; ``videos`` is how many (a trace may
+    be longer, and has all of its own if it is None).
+
+    Raises UsageError for anything else, and for a trace that cannot be read, is empty or too short, or has a value
+    that is no number, negative, or before the one before it.
+    """
+    form, colon, rate = text.partition(":")
+    if text == AT_ONCE or (colon and form in ("even", "poisson")):
+        count = _count(videos)
+        if text == AT_ONCE:
+            return (0.0,) * count
+        gap_s = 3600.0 / _per_hour(text, rate)
+        return evenly(gap_s, count) if form == "even" else poisson(gap_s, count, seed)
+    return _first(read_trace(Path(text)), videos, text)
+
+
+def evenly(gap_s: float, videos: int) -> tuple[float, ...]:
+    """The first one at 0 s."""
+    return tuple(i * gap_s for i in range(videos))
+
+
+def poisson(gap_s: float, videos: int, seed: int) -> tuple[float, ...]:
+    """A Poisson process: gaps are exponential with this mean, also the one before the first video."""
+    draw = random.Random(f"{seed} arrivals").expovariate  # noqa: S311 - a simulation, not a secret
+    return tuple(islice(accumulate(iter(lambda: draw(1.0 / gap_s), None)), videos))
+
+
+def read_trace(path: Path) -> tuple[float, ...]:
+    """A trace: a JSON list of numbers or of objects with `COLUMN`; CSV with a header that has it, or without one, whose
+    first column counts; else a number a line. Empty lines and lines that begin with ``#`` say nothing."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            "the arrivals cannot be read", where=str(path), expected=FORMS, found=_reason(error)
+        ) from error
+    if path.suffix.lower() == ".json":
+        cells = _json_cells(path, text)
+    else:
+        cells = _csv_cells(path, text)
+    values = [_seconds(path, place, cell) for place, cell in cells]
+    if not values:
+        raise UsageError("the trace of arrivals is empty", where=str(path), expected="seconds, one for each video")
+    for (place, _), before, after in zip(cells[1:], values, values[1:], strict=False):
+        if after < before:
+            raise UsageError(
+                "the trace of arrivals goes back in time",
+                where=f"{path}, {place}",
+                expected=f"{before:g} s or later",
+                found=f"{after:g} s",
+                fix="sort it",
+            )
+    return tuple(values)
+
+
+def _json_cells(path: Path, text: str) -> list[tuple[str, Any]]:
+    try:
+        items = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UsageError("the trace of arrivals is not JSON", where=str(path), found=str(error)) from error
+    if not isinstance(items, list):
+        raise UsageError("the trace of arrivals is not a list", where=str(path), found=type(items).__name__)
+    return [
+        (f"entry {i}", item.get(COLUMN, "nothing") if isinstance(item, dict) else item) for i, item in enumerate(items)
+    ]
+
+
+def _csv_cells(path: Path, text: str) -> list[tuple[str, Any]]:
+    kept = [
+        (f"line {i}", line) for i, line in enumerate(text.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"
+    ]
+    try:
+        rows = list(csv.reader(io.StringIO("\n".join(line for _, line in kept))))
+    except csv.Error as error:
+        raise UsageError("the trace of arrivals is not CSV", where=str(path), found=str(error)) from error
+    places, column = [place for place, _ in kept], 0
+    if rows and COLUMN in (names := [name.strip() for name in rows[0]]):
+        column, rows, places = names.index(COLUMN), rows[1:], places[1:]
+    return [(place, row[column] if column < len(row) else "nothing") for place, row in zip(places, rows, strict=False)]
+
+
+def _seconds(path: Path, place: str, cell: Any) -> float:
+    try:
+        value = math.nan if isinstance(cell, bool) else float(cell)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value) or value < 0:
+        raise UsageError(
+            "a trace of arrivals holds seconds", where=f"{path}, {place}", expected="0 or more", found=str(cell)[:60]
+        )
+    return value
+
+
+def _first(trace: tuple[float, ...], videos: int | None, path: str) -> tuple[float, ...]:
+    if videos is not None and videos > len(trace):
+        raise UsageError(
+            "the trace of arrivals has fewer videos than were asked for",
+            where=path,
+            expected=f"{_count(videos)}",
+            found=f"{len(trace)}",
+            fix="leave --videos out to take all of it",
+        )
+    return trace if videos is None else trace[: _count(videos)]
+
+
+def _count(videos: int | None) -> int:
+    if videos is None or videos < 1:
+        raise UsageError("a stream has one video at least", found=str(videos))
+    return videos
+
+
+def _per_hour(text: str, rate: str) -> float:
+    try:
+        value = float(rate)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and 1e-6 <= value <= 1e9):
+        raise UsageError("this is no rate of arrivals", expected="videos per hour, above 0, as poisson:5.3", found=text)
+    return value
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return str(error.strerror or error) if isinstance(error, OSError) else str(error)
+
+
+def check_arrivals(arrivals_s: Sequence[float]) -> None:
+    """Raises UsageError unless there are some, finite, not negative and ascending."""
+    if not arrivals_s:
+        raise UsageError("a stream has one video at least", found="no arrivals")
+    if not all(math.isfinite(a) for a in arrivals_s) or arrivals_s[0] < 0:
+        raise UsageError("arrivals are seconds from 0 on", found=str(list(arrivals_s[:3])))
+    if any(b < a for a, b in zip(arrivals_s, arrivals_s[1:], strict=False)):
+        raise UsageError("arrivals go back in time", fix="sort them")

@@ -1,0 +1,358 @@
+"""A stream of videos on two engines, as ``device_runtime/coordinator`` runs it: a discrete-event simulation.
+
+What is modelled of the coordinator (docs/RUNTIME.md): a video in flight holds a slot, from when it is given to an engine
+until it is finished; videos are begun in their order, as soon as a slot is free; each engine does one thing at a time;
+decoding is the NPU's, in every mode. In mode ``dp`` the next video goes to the NPU if that has nothing to do, else to
+the GPU if that has not; the NPU decodes the GPU's videos between its own, the lowest number first. In ``hetero``
+videos pass the NPU in their order. What is not: the CPU's part and the loading of prompts, which rates contain or which
+overlap; failures.
+
+Durations are those of the rate table by stages, not by blocks: a stage (a video's blocks on one engine) takes the co-run
+rates if the other engine has work too when the stage begins, else the solo ones (co-run where solo ones are not known).
+Modes ``npu`` and ``gpu`` take solo rates. A handoff keeps neither engine busy.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Literal, NamedTuple, Protocol, get_args
+
+import simpy
+
+from hvdc.errors import UsageError
+from hvdc.plan.arrivals import check_arrivals
+from hvdc.plan.costs import Costs, EngineCosts
+from hvdc.plan.variation import Drift, Jitter
+
+Mode = Literal["npu", "gpu", "hetero", "dp", "hetero-tensor"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+SLOTS: dict[Mode, int] = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
+"""Videos in flight, as default_slots of device_runtime/coordinator/src/stream_begin.c."""
+SLOTS_MAX = 16
+TELL_EVERY = 1000
+
+
+@dataclass(slots=True, eq=False)
+class VideoTimes:
+    """One video; seconds of the stream. ``cut``: blocks [0, cut) are the GPU's (in ``hetero-tensor``, of which it has a
+    share). ``start_s`` is when its first block begins, on whichever engine; ``gpu_end_s`` equals it if the GPU has no
+    block of its own. From ``npu_start_s`` on the NPU works on it without a break, from ``decode_start_s`` decoding."""
+
+    video: int
+    arrival_s: float
+    cut: int = 0
+    start_s: float = 0.0
+    gpu_end_s: float = 0.0
+    npu_start_s: float = 0.0
+    decode_start_s: float = 0.0
+    finish_s: float = 0.0
+
+    @property
+    def latency_s(self) -> float:
+        """From asking for it to the finished decode."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def service_s(self) -> float:
+        """From its first block to the finished decode."""
+        return self.finish_s - self.start_s
+
+
+@dataclass(frozen=True)
+class StreamRun:
+    """A simulated stream; ``videos`` by number. ``cut`` is None in other modes than ``hetero``, and under a policy that
+    chooses one for each video."""
+
+    mode: Mode
+    slots: int
+    executions: int
+    cut: int | None
+    videos: tuple[VideoTimes, ...]
+
+
+class InFlight(NamedTuple):
+    """A video on its way, as a policy sees it: None for what has not happened yet."""
+
+    cut: int
+    gpu_start_s: float | None
+    gpu_end_s: float | None
+    npu_start_s: float | None
+
+
+class Decision(NamedTuple):
+    """The cut of a video, and the second before which the GPU does not begin it."""
+
+    cut: int
+    not_before_s: float = 0.0
+
+
+class Policy(Protocol):
+    """Chooses the cut of each video of mode ``hetero`` when it gets a slot, from what it has seen."""
+
+    def decide(self, now_s: float, arrival_s: float, in_flight: Sequence[InFlight]) -> Decision:
+        """``in_flight``: those that were begun before and are not finished, in order."""
+
+    def gpu_done(self, blocks: int, seconds: float) -> None:
+        """The GPU has executed a video's first blocks."""
+
+    def npu_done(self, blocks: int, seconds: float, decode_s: float) -> None:
+        """The NPU has executed a video's last blocks (perhaps none) and decoded it."""
+
+
+def simulate(
+    costs: Costs,
+    mode: Mode,
+    arrivals_s: Sequence[float],
+    *,
+    cut: int | None = None,
+    policy: Policy | None = None,
+    slots: int | None = None,
+    jitter: Jitter | None = None,
+    drift: Drift | None = None,
+    tell: Callable[[int], None] | None = None,
+) -> StreamRun:
+    """The stream of videos that are asked for at ``arrivals_s`` (ascending). ``cut`` or ``policy`` belongs to mode
+    ``hetero``. ``tell`` hears how many more videos are finished, about every thousand.
+
+    Raises UsageError for costs that the mode needs and the table lacks, a cut out of range, arrivals that do not ascend.
+    """
+    check_arrivals(arrivals_s)
+    if (mode == "hetero") != ((cut is None) != (policy is None)) or (cut is not None and policy is not None):
+        raise UsageError("mode hetero needs a cut or a policy, and no other mode takes one", found=f"mode {mode}")
+    if cut is not None and not 0 <= cut <= costs.executions:
+        raise UsageError("the cut is out of range", expected=f"0 to {costs.executions}", found=str(cut))
+    if slots is not None and not 1 <= slots <= SLOTS_MAX:
+        raise UsageError("videos in flight are out of range", expected=f"1 to {SLOTS_MAX}", found=str(slots))
+    stream = _Stream(costs, mode, arrivals_s, cut, policy, slots or SLOTS[mode], jitter or Jitter(), drift, tell)
+    stream.run()
+    return StreamRun(mode, stream.slots, costs.executions, cut, tuple(stream.videos))
+
+
+class _Rates:
+    """Seconds of the blocks [0, k) of one engine, for every k: alone, and beside the other engine."""
+
+    def __init__(self, costs: EngineCosts, engine: str, *, alone_only: bool) -> None:
+        if alone_only or costs.co_run_s is None:
+            self.alone = self.shared = _sums(costs.when_alone(engine) if alone_only else costs.when_shared(engine))
+        else:
+            self.shared = _sums(costs.co_run_s)
+            self.alone = self.shared if costs.solo_s is None else _sums(costs.solo_s)
+
+
+def _sums(seconds: Sequence[float]) -> list[float]:
+    return list(accumulate(seconds, initial=0.0))
+
+
+class _Stream:
+    """The coordinator, both engines, and what has become of each video."""
+
+    def __init__(
+        self,
+        costs: Costs,
+        mode: Mode,
+        arrivals_s: Sequence[float],
+        cut: int | None,
+        policy: Policy | None,
+        slots: int,
+        jitter: Jitter,
+        drift: Drift | None,
+        tell: Callable[[int], None] | None,
+    ) -> None:
+        self.mode, self.cut, self.policy, self.slots, self.drift, self.tell = mode, cut, policy, slots, drift, tell
+        self.executions, self.decode_s, self.handoff_s = costs.executions, costs.decode_s, costs.handoff_s
+        one_engine = mode in ("npu", "gpu") or cut == 0
+        if mode == "hetero-tensor":
+            self.npu_rates = _tensor_rates(costs)
+        elif mode != "gpu":
+            self.npu_rates = _Rates(costs.npu, "npu", alone_only=one_engine)
+        if mode in ("gpu", "dp") or (mode == "hetero" and cut != 0):
+            self.gpu_rates = _Rates(costs.gpu, "gpu", alone_only=one_engine)
+        self.videos = [VideoTimes(video, arrival) for video, arrival in enumerate(arrivals_s)]
+        self.jitter = jitter
+        self.gpu_jitter, self.npu_jitter, self.decode_jitter = (
+            list(_take(jitter.factors(stage), len(self.videos))) for stage in ("gpu", "npu", "decode")
+        )
+        self.env = simpy.Environment()
+        self.arrived = self.next_video = self.finished = 0
+        self.passed = 0  # in mode hetero: the video that the NPU is to begin next
+        self.free = slots
+        self.on_gpu: deque[VideoTimes] = deque()  # the first one is being worked on
+        self.not_before: dict[int, float] = {}
+        self.crossing = 0  # handed over by the GPU, and not there yet
+        self.for_npu: list[tuple[int, VideoTimes]] = []
+        self.npu_works = False
+        self.wake_gpu: simpy.Event | None = None
+        self.wake_npu: simpy.Event | None = None
+
+    def run(self) -> None:
+        self.env.process(self._gpu())
+        self.env.process(self._npu())
+        if self.videos[-1].arrival_s == 0:
+            self.arrived = len(self.videos)
+            self._fill()
+        else:
+            self.env.process(self._arrive())
+        self.env.run()
+
+    def _arrive(self) -> Generator[simpy.Event, None, None]:
+        for video in self.videos:
+            if video.arrival_s > self.env.now:
+                yield self.env.timeout(video.arrival_s - self.env.now)
+            self.arrived += 1
+            self._fill()
+
+    # The coordinator.
+
+    def _fill(self) -> None:
+        """Videos into free slots, and work to the engines."""
+        while self.free and self.next_video < self.arrived:
+            video = self.videos[self.next_video]
+            if self.mode == "dp" and self._npu_load() and self.on_gpu:
+                return
+            self.next_video += 1
+            self.free -= 1
+            video.cut = self._cut_of(video)
+            if video.cut and self.mode != "hetero-tensor":
+                self._to_gpu(video)
+            else:
+                self._to_npu(video)
+
+    def _cut_of(self, video: VideoTimes) -> int:
+        if self.policy is not None:
+            decision = self.policy.decide(self.env.now, video.arrival_s, self._in_flight(video.video))
+            if decision.not_before_s > self.env.now:
+                self.not_before[video.video] = decision.not_before_s
+            return decision.cut
+        if self.cut is not None:
+            return self.cut
+        if self.mode == "dp":
+            return self.executions if self._npu_load() else 0
+        return 0 if self.mode == "npu" else self.executions
+
+    def _in_flight(self, before: int) -> list[InFlight]:
+        now, working = self.env.now, self.on_gpu[0].video if self.on_gpu else -1
+        seen = []
+        for video in self.videos[max(0, before - self.slots + 1) : before]:
+            if video.finish_s and video.finish_s <= now:
+                continue
+            on_gpu = video in self.on_gpu
+            begun = not on_gpu or (video.video == working and video.start_s > 0) or video.gpu_end_s > 0
+            seen.append(
+                InFlight(
+                    video.cut,
+                    video.start_s if begun else None,
+                    None if on_gpu else video.gpu_end_s,
+                    video.npu_start_s if video.video < self.passed else None,
+                )
+            )
+        return seen
+
+    def _to_gpu(self, video: VideoTimes) -> None:
+        self.on_gpu.append(video)
+        if self.wake_gpu is not None:
+            self.wake_gpu.succeed()
+            self.wake_gpu = None
+
+    def _to_npu(self, video: VideoTimes) -> None:
+        heapq.heappush(self.for_npu, (video.video, video))
+        if self.wake_npu is not None:
+            self.wake_npu.succeed()
+            self.wake_npu = None
+
+    def _npu_load(self) -> bool:
+        return bool(self.for_npu) or self.npu_works
+
+    # The engines.
+
+    def _lasts_s(self, stage: str, video: int, start_s: float, work_s: float) -> float:
+        return work_s if self.drift is None else self.drift.lasts_s(stage, video, start_s, work_s)
+
+    def _gpu(self) -> Generator[simpy.Event, None, None]:
+        env, jitter = self.env, self.gpu_jitter
+        while True:
+            if not self.on_gpu:
+                self.wake_gpu = env.event()
+                yield self.wake_gpu
+            video = self.on_gpu[0]
+            wait_s = self.not_before.pop(video.video, 0.0) - env.now
+            if wait_s > 0:
+                yield env.timeout(wait_s)
+            rates = self.gpu_rates
+            sums = rates.shared if self._npu_load() or self.crossing else rates.alone
+            video.start_s = env.now
+            duration_s = self._lasts_s("gpu", video.video, env.now, sums[video.cut] * jitter[video.video])
+            video.gpu_end_s = env.now + duration_s
+            yield env.timeout(duration_s)
+            video.gpu_end_s = env.now
+            self.on_gpu.popleft()
+            if self.policy is not None:
+                self.policy.gpu_done(video.cut, duration_s)
+            if self.handoff_s > 0:
+                self.crossing += 1
+                env.process(self._cross(video))
+            else:
+                self._to_npu(video)
+            if self.mode == "dp":
+                self._fill()
+
+    def _cross(self, video: VideoTimes) -> Generator[simpy.Event, None, None]:
+        yield self.env.timeout(self.handoff_s)
+        self.crossing -= 1
+        self._to_npu(video)
+
+    def _npu(self) -> Generator[simpy.Event, None, None]:
+        env = self.env
+        while True:
+            while not self.for_npu or (self.mode == "hetero" and self.for_npu[0][0] != self.passed):
+                self.wake_npu = env.event()
+                yield self.wake_npu
+            video = heapq.heappop(self.for_npu)[1]
+            self.npu_works = True
+            self.passed = video.video + 1
+            blocks_s = self._npu_blocks_s(video)
+            video.npu_start_s = env.now
+            if video.cut == 0 or self.mode == "hetero-tensor":
+                video.start_s = video.gpu_end_s = env.now
+            video.decode_start_s = env.now + blocks_s
+            work_s = self.decode_s * self.decode_jitter[video.video]
+            decode_s = self._lasts_s("decode", video.video, video.decode_start_s, work_s)
+            yield env.timeout(blocks_s + decode_s)
+            video.finish_s = env.now
+            self.npu_works = False
+            if self.policy is not None:
+                self.policy.npu_done(self.executions - video.cut, blocks_s, decode_s)
+            self._finish()
+
+    def _npu_blocks_s(self, video: VideoTimes) -> float:
+        first = 0 if self.mode == "hetero-tensor" else video.cut
+        if first == self.executions:
+            return 0.0
+        rates = self.npu_rates
+        sums = rates.shared if self.on_gpu else rates.alone
+        work_s = (sums[-1] - sums[first]) * self.npu_jitter[video.video]
+        return self._lasts_s("npu", video.video, self.env.now, work_s)
+
+    def _finish(self) -> None:
+        self.finished += 1
+        self.free += 1
+        if self.tell is not None and (self.finished % TELL_EVERY == 0 or self.finished == len(self.videos)):
+            self.tell(TELL_EVERY if self.finished % TELL_EVERY == 0 else self.finished % TELL_EVERY)
+        self._fill()
+
+
+def _tensor_rates(costs: Costs) -> _Rates:
+    if costs.tensor_block_s is None:
+        raise UsageError(
+            "the rate table has no time of a block whose linears both engines share",
+            fix="measure the GEMMs of a block, or leave mode hetero-tensor out",
+        )
+    return _Rates(EngineCosts(None, costs.tensor_block_s), "npu", alone_only=False)
+
+
+def _take(factors: Iterator[float], count: int) -> Iterator[float]:
+    for _, factor in zip(range(count), factors, strict=False):
+        yield factor
