@@ -46,3 +46,43 @@ bool hvdc_best_cut(const hvdc_rates *rates, uint32_t executions, uint32_t *cut, 
     *cut = hvdc_period_s(rates, executions, above) < hvdc_period_s(rates, executions, below) ? above : below;
     return true;
 }
+
+double hvdc_observed(double before_s, double seconds, uint32_t count, double weight) {
+    if (count == 0) return before_s;
+    double step = seconds / (double)count - before_s;
+    double moved = weight * step;
+    return before_s + moved;
+}
+
+uint32_t hvdc_meeting_cut(const hvdc_rates *rates, uint32_t executions, uint32_t best, const hvdc_ready *ready) {
+    double left_s = ready->npu_s - ready->gpu_s;
+    left_s = left_s - ready->handoff_s;
+    double away = left_s / rates->gpu_block_s - (double)best;
+    double damping = 0.5 * rates->gpu_block_s / rates->npu_block_s;
+    if (damping < 1.0) away = damping * away;
+    double cut = (double)best + away;
+    if (!(cut > 0.0)) return 0;
+    return cut < (double)executions ? (uint32_t)(cut + 0.5) : executions;
+}
+
+uint32_t hvdc_cut_in_time(const hvdc_rates *rates, uint32_t executions, uint32_t most, const hvdc_ready *ready,
+                          double allowed_s, bool from_start, double *begin_s) {
+    for (uint32_t tried = 0; tried <= most; tried++) {
+        uint32_t cut = most - tried;
+        double gpu_s = hvdc_gpu_stage_s(rates, cut);
+        double prefix_s = gpu_s + ready->handoff_s;
+        double hold_s = ready->npu_s - prefix_s;
+        double begun_s = from_start && hold_s > ready->gpu_s ? hold_s : ready->gpu_s;
+        double handed_s = begun_s + prefix_s;
+        if (cut == 0) begun_s = handed_s = ready->npu_s;
+        double resumed_s = handed_s > ready->npu_s ? handed_s : ready->npu_s;
+        double finish_s = resumed_s + hvdc_npu_stage_s(rates, executions, cut);
+        double taken_s = from_start ? finish_s - begun_s : finish_s;
+        if (taken_s <= allowed_s) {
+            *begin_s = from_start && cut > 0 ? begun_s : 0.0;
+            return cut;
+        }
+    }
+    *begin_s = 0.0;
+    return most;
+}
