@@ -30,11 +30,13 @@ from hvdc.figures import (
     save,
 )
 from hvdc.plan.memory import GIB
+from hvdc.plan.results import Span
 
 Paths = tuple[Path, Path]
 
 ENGINE_COLOUR = {"gpu": VERMILION, "npu": BLUE}
-DECODE_COLOUR = SKY
+LANES = {"GPU": (1, VERMILION, "white"), "NPU": (0, BLUE, "white"), "decode": (0, SKY, BLACK)}
+"""Of a `Span`: the row that it is drawn in, its colour, and that of what is written on it. A handoff is no work."""
 CONFIGURATION_STYLE: Mapping[str, Mapping[str, Any]] = {
     "hetero": {"color": BLACK, "marker": "o", "linewidth": 2.6, "zorder": 5},
     "dp": {"color": GREEN, "marker": "s", "linestyle": (0, (5, 1.5)), "zorder": 4},
@@ -42,17 +44,6 @@ CONFIGURATION_STYLE: Mapping[str, Mapping[str, Any]] = {
     "gpu": {"color": VERMILION, "marker": "v", "linestyle": (0, (1, 1)), "zorder": 2},
     "hetero-tensor": {"color": PURPLE, "marker": "D", "linestyle": (0, (4, 1.5, 1, 1.5)), "zorder": 2},
 }
-
-
-@dataclass(frozen=True)
-class Span:
-    """An engine at work on one video: ``what`` is ``blocks`` or ``decode``."""
-
-    engine: str
-    video: int
-    what: str
-    start_s: float
-    end_s: float
 
 
 @dataclass(frozen=True)
@@ -147,15 +138,16 @@ def draw_gantt(spans: Mapping[str, Sequence[Span]], videos: int, folder: Path) -
     ``spans``: configuration -> an engine's work in any order; a panel for each, all over one axis of time. Work on
     later videos is cut off where the last panel ends.
     """
-    kept = {name: [s for s in of_name if s.video < videos] for name, of_name in spans.items()}
-    if not any(kept.values()):
+    work = {name: [s for s in of_name if s.lane in LANES] for name, of_name in spans.items()}
+    ends = [s.end_s for of_name in work.values() for s in of_name if s.video < videos]
+    if not ends:
         raise ValueError("there is nothing to draw")
-    end_s = max(s.end_s for of_name in kept.values() for s in of_name)
+    end_s = max(ends)
     unit = _unit(end_s)
     with house_style():
         figure = new_figure(PHONE_WIDTH_IN, 0.65 + 0.92 * len(spans))
         panels = figure.subplots(len(spans), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (name, of_name) in zip(panels, spans.items(), strict=True):
+        for panel, (name, of_name) in zip(panels, work.items(), strict=True):
             for span in of_name:
                 if span.start_s < end_s:
                     _span(panel, span, unit, end_s, faded=span.video >= videos)
@@ -165,8 +157,8 @@ def draw_gantt(spans: Mapping[str, Sequence[Span]], videos: int, folder: Path) -
             panel.set_yticks([1, 0], ["GPU", "NPU"])
             for label, colour in zip(panel.get_yticklabels(), (VERMILION, BLUE), strict=True):
                 label.set(color=colour, fontweight="bold")
-            for row, engine in enumerate(("npu", "gpu")):
-                if not any(span.engine == engine for span in of_name):
+            for row in (0, 1):
+                if not any(LANES[span.lane][0] == row for span in of_name):
                     panel.annotate("idle", (0, row), xytext=(4, 0), textcoords="offset points", va="center",
                                    color=QUIET)  # fmt: skip
             panel.tick_params(axis="y", length=0)
@@ -178,14 +170,12 @@ def draw_gantt(spans: Mapping[str, Sequence[Span]], videos: int, folder: Path) -
 
 def _span(panel: Any, span: Span, unit: _Unit, end_s: float, *, faded: bool) -> None:
     start, width = unit.of(span.start_s), unit.of(min(span.end_s, end_s) - span.start_s)
-    decode = span.what == "decode"
-    colour = DECODE_COLOUR if decode else ENGINE_COLOUR[span.engine]
-    panel.barh(1 if span.engine == "gpu" else 0, width, left=start, height=0.78, color=colour, edgecolor="white",
-               linewidth=1.0, alpha=0.35 if faded else 1.0)  # fmt: skip
+    row, colour, ink = LANES[span.lane]
+    panel.barh(row, width, left=start, height=0.78, color=colour, edgecolor="white", linewidth=1.0,
+               alpha=0.35 if faded else 1.0)  # fmt: skip
     if width > unit.of(end_s) / 24:
-        panel.text(start + width / 2, 1 if span.engine == "gpu" else 0, f"{span.video + 1}", ha="center",
-                   va="center_baseline", fontsize=8.5, fontweight="bold", clip_on=True,
-                   color=BLACK if decode or faded else "white")  # fmt: skip
+        panel.text(start + width / 2, row, f"{span.video + 1}", ha="center", va="center_baseline", fontsize=8.5,
+                   fontweight="bold", clip_on=True, color=BLACK if faded else ink)  # fmt: skip
 
 
 def draw_deadlines(

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdc.plan import plots
-from hvdc.plan.plots import Bar, Span, draw_cut, draw_deadlines, draw_gantt, draw_memory
+from hvdc.plan.plots import Bar, draw_cut, draw_deadlines, draw_gantt, draw_memory
+from hvdc.plan.results import Span
 
 GPU = [10.0 * k for k in range(7)]
 NPU = [30.0 + 5.0 * (6 - k) for k in range(7)]
@@ -65,23 +66,24 @@ def test_stages_that_do_not_fit_are_refused(gpu: list[float], npu: list[float], 
 
 
 SPANS = [
-    Span("gpu", 0, "blocks", 0, 60),
-    Span("gpu", 1, "blocks", 60, 120),
-    Span("npu", 0, "blocks", 60, 90),
-    Span("npu", 0, "decode", 90, 120),
-    Span("npu", 1, "blocks", 120, 150),
-    Span("gpu", 2, "blocks", 120, 900),
+    Span("GPU", 0, 0, 60),
+    Span("GPU", 1, 60, 120),
+    Span("handoff", 0, 60, 61),
+    Span("NPU", 0, 61, 90),
+    Span("decode", 0, 90, 120),
+    Span("NPU", 1, 120, 150),
+    Span("GPU", 2, 120, 900),
 ]
 
 
 def test_every_span_is_a_bar_at_its_time_until_the_last_video_asked_for_ends(drawn, tmp_path: Path) -> None:
-    svg, _ = draw_gantt({"hetero": SPANS, "npu": SPANS[2:4]}, 2, tmp_path)
+    svg, _ = draw_gantt({"hetero": SPANS, "npu": SPANS[3:5]}, 2, tmp_path)
     upper, lower = drawn[0].axes
     bars = {(b.get_x(), round(b.get_x() + b.get_width(), 9), b.get_y() > 0) for b in upper.patches}
     assert bars == {
         (0, 60, True),
         (60, 120, True),
-        (60, 90, False),
+        (61, 90, False),
         (90, 120, False),
         (120, 150, False),
         (120, 150, True),
