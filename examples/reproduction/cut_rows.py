@@ -35,8 +35,8 @@ def _idle_times(a: RateTable, b: RateTable) -> list[Row]:
     of_6 = IdleLine.through({30: IDLE.number("334"), 60: -IDLE.number("132")}, b.executions)
     why = (
         f"Idle times at two cuts give T_G + T_N and the balance, whatever T_V is: {of_3.both_s:.1f} s and "
-        f"{of_3.balance:.1f} by section 3.3, {of_6.both_s:.1f} s and {of_6.balance:.1f} by section 6.5.1. Two days of "
-        "measurement; the cut is that of section 6.5.1's."
+        f"{of_3.balance:.1f} by section 3.3, {of_6.both_s:.1f} s and {of_6.balance:.1f} by section 6.5.1. The sections "
+        "disagree; the deployed cut agrees with the later one."
     )
     return [
         Row("GPU idle at cut 30", STEP_CUTS, "356", "s", of_3.gpu_waits_s(30), "input", A),
@@ -113,11 +113,14 @@ def _solo(b: RateTable) -> list[Row]:
     period, cut = STREAM.number("677"), int(DEPLOYED.number("51"))
     decode_s = period - (b.executions - cut) * npu / (1 + SPEED_UP.number("10") / 100)
     return [
+        Row("all blocks on the GPU, alone", SOLO, "2,350", "s", gpu * b.executions, "input", "A, B"),
+        Row("all blocks on the NPU, alone", SOLO, "603", "s", npu * b.executions, "input", "A, B"),
         Row("GPU's blocks ÷ NPU's, each alone", SOLO, "3.90", "×", gpu / npu, "follows", "§3.1"),
         Row(f"cut from solo rates, T_V = {deployed_s:.0f} s", FROM_SOLO, "57", "block", cuts[0], "not reproducible",
             "B, solo", why),
         Row(f"cut from solo rates, T_V = {solo_s:.0f} s", FROM_SOLO, "57", "block", cuts[1], "not reproducible",
             "B, solo", why),
+        Row("blocks too many for the GPU", FROM_SOLO, "6", "", FROM_SOLO.number("57") - DEPLOYED.number("51"), "follows", "57, 51"),
         Row("NPU's co-run speed-up", SPEED_UP, "10", "%", faster, "not reproducible", B,
             f"Its blocks take {b.rates.npu_block_s:.2f} s beside the GPU and {npu:.2f} s alone. 10 % would leave "
             f"{decode_s:.0f} s of the deployed period for a decode that is said to have taken {deployed_s:.0f} s."),

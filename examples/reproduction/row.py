@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
 from typing import Literal
 
 from examples.rates.derive import Said
@@ -60,6 +61,10 @@ class Row:
         fraction = re.search(r"\.(\d+)$", self.stated)
         return len(fraction.group(1)) if fraction else 0
 
+    def rounded(self, value: float) -> float:
+        """To the digits that are stated, halves up, as people round."""
+        return float(Decimal(repr(value)).quantize(Decimal(1).scaleb(-self.digits), ROUND_HALF_UP))
+
     @property
     def off_by(self) -> float | None:
         """Ours against the figure, as a share of it; against the nearer end of a range, and 0 within."""
@@ -75,7 +80,7 @@ class Row:
         if self.kind != "prediction" or self.ours is None or self.off_by is None:
             return None
         low, high = self.paper
-        if low <= round(self.ours, self.digits) <= high:
+        if low <= self.rounded(self.ours) <= high:
             return "as printed"
         return "close" if abs(self.off_by) <= CLOSE and self.unit not in WHOLE else "off"
 

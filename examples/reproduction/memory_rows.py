@@ -1,0 +1,97 @@
+"""Sizes: sections 2.1, 3.2, 6.1 and 6.3 of the paper. They follow from the model's shapes; nothing is measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from examples.reproduction.row import Row
+from examples.reproduction.said import (
+    ADDING,
+    EACH_BLOCK,
+    FP16_COPY,
+    HOLDS,
+    PARAMETERS,
+    PARTS,
+    PRIVATE,
+    TOKENS,
+)
+from exporters.model import DCM_WAN21_1_3B as MODEL
+from exporters.model import EMBEDDER, canonical_tensors
+from hvdc.pipeline.artifact_plan import plan_artifact
+from hvdc.pipeline.prepare import parameters, tokens_of
+from hvdc.plan.memory import FP16_BYTES, GIB, MIB, WeightBytes, memory_table
+from hvdc.targets import load_target
+
+SHAPES = "shapes"
+GB, MB, MILLION = 1e9, 1e6, 1e6
+HEIGHT, WIDTH, STEPS = 480, 832, 6
+
+
+def weights() -> WeightBytes:
+    """Of the full-size model, as `hvdc compile --dry-run` plans it."""
+    cap = load_target("sm8750").region_cap_bytes.value
+    return WeightBytes(plan_artifact(MODEL, STEPS, cap).totals(), parameters(MODEL))
+
+
+def memory_rows() -> list[Row]:
+    """In the order of the paper."""
+    w = weights()
+    return [*_counts(), *_weights(w), *_configurations(w)]
+
+
+def _counts() -> list[Row]:
+    adapter = _elements(lambda name: ".lora_A." in name or ".lora_B." in name)
+    own = _elements(lambda name: name.startswith(EMBEDDER["detail"]))
+    tokens = [
+        Row(f"tokens of a step, {frames} frames", TOKENS, stated, "", tokens_of(MODEL, frames, HEIGHT, WIDTH), "prediction",
+            SHAPES)
+        for frames, stated in ((49, "20,280"), (33, "14,040"), (25, "10,920"), (17, "7,800"))
+    ]  # fmt: skip
+    return [
+        Row("parameters of the shared base", PARAMETERS, "1,419", "M", parameters(MODEL).base / MILLION, "prediction", SHAPES),
+        Row("parameters of the adapter", PARAMETERS, "94.4", "M", adapter / MILLION, "prediction", SHAPES),
+        Row("parameters of the detail expert's embedding block", PARAMETERS, "25.6", "M", own / MILLION, "prediction", SHAPES,
+            "With its text projection, without its output head."),
+        *tokens,
+    ]  # fmt: skip
+
+
+def _weights(w: WeightBytes) -> list[Row]:
+    t, p = w.totals, w.parameters
+    merged = w.base_bytes + t.attention_base_bytes
+    fp16 = FP16_BYTES * (p.base - p.text_embedder)
+    no_scales = (w.artifact_bytes - t.base_scale_bytes) / MODEL.layers
+    return [
+        Row("FP16 copy of one engine", FP16_COPY, "2.82", "GB", fp16 / GB, "prediction", SHAPES,
+            "Base parameters without the text projection: what the paper left out is our reading."),
+        Row("two of them", FP16_COPY, "5.64", "GB", 2 * fp16 / GB, "prediction", SHAPES),
+        Row("attention base", PARTS, "541.4", "MiB", t.attention_base_bytes / MIB, "prediction", SHAPES),
+        Row("feed-forward pair", PARTS, "787.5", "MiB", t.ffn_base_bytes / MIB, "prediction", SHAPES),
+        Row("scales", PARTS, "2.6", "MiB", t.base_scale_bytes / MIB, "prediction", SHAPES),
+        Row("rank-128 factors", PARTS, "91.5", "MiB", t.adapter_bytes / MIB, "prediction", SHAPES),
+        Row("all of them", PARTS, "1,423", "MiB", w.artifact_bytes / MIB, "prediction", SHAPES),
+        Row("a block, both experts", EACH_BLOCK, "47.3", "MiB", w.artifact_bytes / MODEL.layers / MIB, "prediction", SHAPES,
+            f"{no_scales / MIB:.2f} MiB without its scales."),
+        Row("NPU's FP16 feed-forward pair of a block", PARTS, "52.5", "MiB", w.npu_transient_bytes / MIB, "prediction", SHAPES),
+        Row("what the GPU adds: its staged pair", ADDING, "26.3", "MiB", w.gpu_transient_bytes / MIB, "prediction", SHAPES),
+        Row("the attention base once more", PRIVATE, "540", "MB", t.attention_base_bytes / MB, "prediction", SHAPES,
+            f"{t.attention_base_bytes / MIB:.0f} MiB: the paper's MB are MiB here."),
+        Row("detail expert merged into a second attention copy", PARTS, "1.83", "GiB", merged / GIB, "prediction", SHAPES),
+    ]  # fmt: skip
+
+
+def _configurations(w: WeightBytes) -> list[Row]:
+    total = {row.name: row.total_bytes / GIB for row in memory_table(w)}
+    stated = (
+        ("artifact", EACH_BLOCK, "1.39", ""),
+        ("two engines, one copy", HOLDS, "1.47", ""),
+        ("data parallel", HOLDS, "2.83", "Without the GPU's staged pair, as the paper counts."),
+        ("one merged INT8 copy per engine", HOLDS, "3.71", ""),
+        ("one FP16 copy per engine", HOLDS, "5.25", ""),
+    )
+    return [Row(name, said, text, "GiB", total[name], "prediction", SHAPES, why) for name, said, text, why in stated]
+
+
+def _elements(keep: Callable[[str], bool]) -> int:
+    return sum(math.prod(shape) for name, shape in canonical_tensors(MODEL).items() if keep(name))
