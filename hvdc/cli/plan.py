@@ -8,6 +8,8 @@ from hvdc.cli.lazy import lazy_group
 
 COMMANDS: dict[str, str] = {
     "cut": "Place the cut, from a table of rates.",
+    "simulate": "Simulate a stream of videos in each configuration.",
+    "slo": "Videos per hour that meet a deadline, over deadlines.",
 }
 """Command -> line of help. Each is the function ``command`` of the module ``hvdc.cli.plan_<command>``."""
 

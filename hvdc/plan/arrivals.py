@@ -8,7 +8,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,8 @@ COLUMN = "arrival_s"
 
 
 def arrivals_of(text: str, videos: int | None, seed: int) -> tuple[float, ...]:
-    """Seconds at which videos are asked for, ascending, from what `FORMS` describes; ``videos`` is how many (a trace may
-    be longer, and has all of its own if it is None).
+    """Seconds at which videos are asked for, ascending, from what `FORMS` describes; ``videos`` is how many (a trace
+    may be longer, and has all of its own if it is None).
 
     Raises UsageError for anything else, and for a trace that cannot be read, is empty or too short, or has a value
     that is no number, negative, or before the one before it.
@@ -57,10 +57,7 @@ def read_trace(path: Path) -> tuple[float, ...]:
         raise UsageError(
             "the arrivals cannot be read", where=str(path), expected=FORMS, found=_reason(error)
         ) from error
-    if path.suffix.lower() == ".json":
-        cells = _json_cells(path, text)
-    else:
-        cells = _csv_cells(path, text)
+    cells = _json_cells(path, text) if path.suffix.lower() == ".json" else _csv_cells(path, text)
     values = [_seconds(path, place, cell) for place, cell in cells]
     if not values:
         raise UsageError("the trace of arrivals is empty", where=str(path), expected="seconds, one for each video")
@@ -152,5 +149,5 @@ def check_arrivals(arrivals_s: Sequence[float]) -> None:
         raise UsageError("a stream has one video at least", found="no arrivals")
     if not all(math.isfinite(a) for a in arrivals_s) or arrivals_s[0] < 0:
         raise UsageError("arrivals are seconds from 0 on", found=str(list(arrivals_s[:3])))
-    if any(b < a for a, b in zip(arrivals_s, arrivals_s[1:], strict=False)):
+    if any(b < a for a, b in pairwise(arrivals_s)):
         raise UsageError("arrivals go back in time", fix="sort them")

@@ -1,5 +1,6 @@
-"""Where to cut each video of a stream, from rates that the stream itself has shown. ``device_runtime/core/src/policy.c`` is
-the arithmetic of `observed`, `meeting_cut` and `cut_in_time`, bit for bit.
+"""Where to cut each video of a stream, from rates that the stream itself has shown.
+
+``device_runtime/core/src/policy.c`` is the arithmetic of `observed`, `meeting_cut` and `cut_in_time`, bit for bit.
 
 The paper fixes one cut at the start ("a runner could recompute it between videos from the rates it has just observed",
 section 8). These do that, for a GPU and an NPU whose rates drift, for a queue of videos, and for deadlines:
@@ -35,7 +36,7 @@ class Ready:
 
 
 def observed(before_s: float, seconds: float, count: int, weight: float) -> float:
-    """A rate, moved by ``weight`` (0 to 1) towards what ``count`` pieces of work took in ``seconds``; not moved by none."""
+    """A rate, moved by ``weight`` (0 to 1) towards what ``count`` pieces of work took; not moved by none."""
     if count == 0:
         return before_s
     step = seconds / count - before_s
@@ -46,8 +47,8 @@ def observed(before_s: float, seconds: float, count: int, weight: float) -> floa
 def meeting_cut(rates: Rates, executions: int, best: int, ready: Ready) -> int:
     """The cut, nearest to that with which the GPU hands a video over just when the NPU is free for it.
 
-    What the NPU is late or early by is passed on to the next video T_N / T_G times as large and with the other sign; where
-    that is more than a half, the cut goes only so far from the ``best`` one of these rates that it is a half.
+    What one video is late or early by, the next one is T_N / T_G times as much, with the other sign. Where that is more
+    than a half, the cut goes only so far from the ``best`` one of these rates that it is a half.
     """
     left_s = ready.npu_s - ready.gpu_s
     left_s = left_s - ready.handoff_s
@@ -64,10 +65,11 @@ def meeting_cut(rates: Rates, executions: int, best: int, ready: Ready) -> int:
 def cut_in_time(
     rates: Rates, executions: int, most: int, ready: Ready, allowed_s: float, *, from_start: bool
 ) -> tuple[int, float]:
-    """The largest cut, ``most`` at most, with which a video is finished in time, and in how many seconds the GPU begins it.
+    """The largest cut, ``most`` at most, with which a video is in time, and in how many seconds the GPU begins it.
 
-    ``allowed_s`` counts from now, or, ``from_start``, from its first block: then the GPU begins it no earlier than it must
-    to be done when the NPU is free. ``most`` and 0 s if there is none: a video that is late anyway delays no other.
+    ``allowed_s`` counts from now, or, ``from_start``, from its first block: then the GPU begins it no earlier than it
+    must to be done when the NPU is free. ``most`` and 0 s if there is none: a video that is late anyway delays no
+    other.
     """
     for cut in range(most, -1, -1):
         gpu_s = cut * rates.gpu_block_s
@@ -139,8 +141,8 @@ class Adaptive(Replan):
 
 
 class DeadlineAware(Adaptive):
-    """Policy ``deadline``: ``deadline_s`` from a video's first block, or from its arrival. ``reserve`` is the share of it
-    that is kept for what the rates do not tell."""
+    """Policy ``deadline``: ``deadline_s`` from a video's first block, or from its arrival. ``reserve`` is the share of
+    it that is kept for what the rates do not tell."""
 
     def __init__(
         self, costs: Costs, deadline_s: float, *, from_start: bool, reserve: float = 0.05, weight: float = WEIGHT

@@ -11,8 +11,8 @@ from hvdc.errors import UsageError
 from hvdc.plan.stream import StreamRun, VideoTimes
 
 Since = Literal["arrival", "start"]
-POWERS = ("base", "gpu", "npu")
-"""Watts that energy is made of: all the time, and while an engine works."""
+POWERS = ("idle", "gpu", "npu")
+"""Watts that energy is made of: of the whole device while both engines wait, and what each adds while it works."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +153,31 @@ def check_powers(powers_w: Mapping[str, float]) -> None:
     if set(powers_w) != set(POWERS) or not all(math.isfinite(w) and w >= 0 for w in powers_w.values()):
         raise UsageError(
             "energy needs three powers in watts",
-            expected="base (all the time), gpu and npu (each while it works): --power base=1.2 --power gpu=3 --power npu=5",
+            expected="idle, and what gpu and npu add while they work: --power idle=1.2 --power gpu=3 --power npu=5",
             found=", ".join(f"{k}={v:g}" for k, v in powers_w.items()) or "none",
         )
+
+
+def powers_of(given: Sequence[str], known: Mapping[str, float | None]) -> dict[str, float] | None:
+    """Watts from ``NAME=WATTS`` words, which win over those that a rate table has; None if there are none at all.
+
+    Raises UsageError for a word that is none of `POWERS`, no number or said twice, and if one of them is left unknown.
+    """
+    read: dict[str, float] = {}
+    for word in given:
+        name, _, watts = word.partition("=")
+        try:
+            value = float(watts)
+        except ValueError:
+            value = math.nan
+        if name not in POWERS or name in read or not (math.isfinite(value) and value >= 0):
+            raise UsageError("this is no power", expected="idle=WATTS, gpu=WATTS and npu=WATTS, each once", found=word)
+        read[name] = value
+    powers = {name: watts for name, watts in known.items() if watts is not None} | read
+    if not read and set(powers) != set(POWERS):
+        return None
+    check_powers(powers)
+    return powers
 
 
 def _taken_s(video: VideoTimes, since: Since) -> float:
@@ -188,4 +210,4 @@ def _energy_j(run: StreamRun, powers_w: Mapping[str, float], makespan_s: float) 
     check_powers(powers_w)
     gpu_s = math.fsum(end - start for start, end in _gpu_work(run))
     npu_s = math.fsum(end - start for start, end in _npu_work(run.videos))
-    return powers_w["base"] * makespan_s + powers_w["gpu"] * gpu_s + powers_w["npu"] * npu_s
+    return powers_w["idle"] * makespan_s + powers_w["gpu"] * gpu_s + powers_w["npu"] * npu_s

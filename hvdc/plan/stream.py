@@ -1,15 +1,15 @@
 """A stream of videos on two engines, as ``device_runtime/coordinator`` runs it: a discrete-event simulation.
 
-What is modelled of the coordinator (docs/RUNTIME.md): a video in flight holds a slot, from when it is given to an engine
-until it is finished; videos are begun in their order, as soon as a slot is free; each engine does one thing at a time;
-decoding is the NPU's, in every mode. In mode ``dp`` the next video goes to the NPU if that has nothing to do, else to
-the GPU if that has not; the NPU decodes the GPU's videos between its own, the lowest number first. In ``hetero``
-videos pass the NPU in their order. What is not: the CPU's part and the loading of prompts, which rates contain or which
-overlap; failures.
+What is modelled of the coordinator (docs/RUNTIME.md): a video in flight holds a slot, from when it is given to an
+engine until it is finished; videos are begun in their order, as soon as a slot is free; each engine does one thing at a
+time; decoding is the NPU's, in every mode. In mode ``dp`` the next video goes to the NPU if that has nothing to do,
+else to the GPU if that has not; the NPU decodes the GPU's videos between its own, the lowest number first. In
+``hetero`` videos pass the NPU in their order. What is not: the CPU's part and the loading of prompts, which rates
+contain or which overlap; failures.
 
-Durations are those of the rate table by stages, not by blocks: a stage (a video's blocks on one engine) takes the co-run
-rates if the other engine has work too when the stage begins, else the solo ones (co-run where solo ones are not known).
-Modes ``npu`` and ``gpu`` take solo rates. A handoff keeps neither engine busy.
+Durations are those of the rate table by stages, not by blocks: a stage (a video's blocks on one engine, with its
+decode) takes the co-run rates if the other engine has a video too when it begins, else the solo ones (co-run where solo
+ones are not known). Blocks take solo rates in modes ``npu`` and ``gpu``. A handoff keeps neither engine busy.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Literal, NamedTuple, Protocol, get_args
+from typing import NamedTuple, Protocol
 
 import simpy
 
 from hvdc.errors import UsageError
 from hvdc.plan.arrivals import check_arrivals
-from hvdc.plan.costs import Costs, EngineCosts
+from hvdc.plan.costs import Costs
+from hvdc.plan.stages import Mode, stage_sums
 from hvdc.plan.variation import Drift, Jitter
 
-Mode = Literal["npu", "gpu", "hetero", "dp", "hetero-tensor"]
-MODES: tuple[Mode, ...] = get_args(Mode)
 SLOTS: dict[Mode, int] = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
 """Videos in flight, as default_slots of device_runtime/coordinator/src/stream_begin.c."""
 SLOTS_MAX = 16
@@ -118,7 +116,8 @@ def simulate(
     """The stream of videos that are asked for at ``arrivals_s`` (ascending). ``cut`` or ``policy`` belongs to mode
     ``hetero``. ``tell`` hears how many more videos are finished, about every thousand.
 
-    Raises UsageError for costs that the mode needs and the table lacks, a cut out of range, arrivals that do not ascend.
+    Raises UsageError for costs that the mode needs and the table lacks, a cut out of range, arrivals that do not
+    ascend.
     """
     check_arrivals(arrivals_s)
     if (mode == "hetero") != ((cut is None) != (policy is None)) or (cut is not None and policy is not None):
@@ -130,21 +129,6 @@ def simulate(
     stream = _Stream(costs, mode, arrivals_s, cut, policy, slots or SLOTS[mode], jitter or Jitter(), drift, tell)
     stream.run()
     return StreamRun(mode, stream.slots, costs.executions, cut, tuple(stream.videos))
-
-
-class _Rates:
-    """Seconds of the blocks [0, k) of one engine, for every k: alone, and beside the other engine."""
-
-    def __init__(self, costs: EngineCosts, engine: str, *, alone_only: bool) -> None:
-        if alone_only or costs.co_run_s is None:
-            self.alone = self.shared = _sums(costs.when_alone(engine) if alone_only else costs.when_shared(engine))
-        else:
-            self.shared = _sums(costs.co_run_s)
-            self.alone = self.shared if costs.solo_s is None else _sums(costs.solo_s)
-
-
-def _sums(seconds: Sequence[float]) -> list[float]:
-    return list(accumulate(seconds, initial=0.0))
 
 
 class _Stream:
@@ -163,14 +147,10 @@ class _Stream:
         tell: Callable[[int], None] | None,
     ) -> None:
         self.mode, self.cut, self.policy, self.slots, self.drift, self.tell = mode, cut, policy, slots, drift, tell
-        self.executions, self.decode_s, self.handoff_s = costs.executions, costs.decode_s, costs.handoff_s
-        one_engine = mode in ("npu", "gpu") or cut == 0
-        if mode == "hetero-tensor":
-            self.npu_rates = _tensor_rates(costs)
-        elif mode != "gpu":
-            self.npu_rates = _Rates(costs.npu, "npu", alone_only=one_engine)
-        if mode in ("gpu", "dp") or (mode == "hetero" and cut != 0):
-            self.gpu_rates = _Rates(costs.gpu, "gpu", alone_only=one_engine)
+        self.executions, self.handoff_s = costs.executions, costs.handoff_s
+        self.decode_s = costs.decode_s
+        self.decode_alone_s = costs.decode_s if costs.decode_solo_s is None else costs.decode_solo_s
+        self.gpu_sums, self.npu_sums = stage_sums(costs, mode, cut)
         self.videos = [VideoTimes(video, arrival) for video, arrival in enumerate(arrivals_s)]
         self.jitter = jitter
         self.gpu_jitter, self.npu_jitter, self.decode_jitter = (
@@ -281,10 +261,9 @@ class _Stream:
             wait_s = self.not_before.pop(video.video, 0.0) - env.now
             if wait_s > 0:
                 yield env.timeout(wait_s)
-            rates = self.gpu_rates
-            sums = rates.shared if self._npu_load() or self.crossing else rates.alone
             video.start_s = env.now
-            duration_s = self._lasts_s("gpu", video.video, env.now, sums[video.cut] * jitter[video.video])
+            work_s = self._gpu_sums()[video.cut] * jitter[video.video]
+            duration_s = self._lasts_s("gpu", video.video, env.now, work_s)
             video.gpu_end_s = env.now + duration_s
             yield env.timeout(duration_s)
             video.gpu_end_s = env.now
@@ -298,6 +277,11 @@ class _Stream:
                 self._to_npu(video)
             if self.mode == "dp":
                 self._fill()
+
+    def _gpu_sums(self) -> list[float]:
+        sums = self.gpu_sums
+        assert sums is not None, "this mode has videos for the GPU"  # noqa: S101
+        return sums.shared if self._npu_load() or self.crossing else sums.alone
 
     def _cross(self, video: VideoTimes) -> Generator[simpy.Event, None, None]:
         yield self.env.timeout(self.handoff_s)
@@ -318,7 +302,8 @@ class _Stream:
             if video.cut == 0 or self.mode == "hetero-tensor":
                 video.start_s = video.gpu_end_s = env.now
             video.decode_start_s = env.now + blocks_s
-            work_s = self.decode_s * self.decode_jitter[video.video]
+            shared = bool(self.on_gpu)
+            work_s = (self.decode_s if shared else self.decode_alone_s) * self.decode_jitter[video.video]
             decode_s = self._lasts_s("decode", video.video, video.decode_start_s, work_s)
             yield env.timeout(blocks_s + decode_s)
             video.finish_s = env.now
@@ -329,10 +314,9 @@ class _Stream:
 
     def _npu_blocks_s(self, video: VideoTimes) -> float:
         first = 0 if self.mode == "hetero-tensor" else video.cut
-        if first == self.executions:
+        if first == self.executions or self.npu_sums is None:
             return 0.0
-        rates = self.npu_rates
-        sums = rates.shared if self.on_gpu else rates.alone
+        sums = self.npu_sums.shared if self.on_gpu else self.npu_sums.alone
         work_s = (sums[-1] - sums[first]) * self.npu_jitter[video.video]
         return self._lasts_s("npu", video.video, self.env.now, work_s)
 
@@ -342,15 +326,6 @@ class _Stream:
         if self.tell is not None and (self.finished % TELL_EVERY == 0 or self.finished == len(self.videos)):
             self.tell(TELL_EVERY if self.finished % TELL_EVERY == 0 else self.finished % TELL_EVERY)
         self._fill()
-
-
-def _tensor_rates(costs: Costs) -> _Rates:
-    if costs.tensor_block_s is None:
-        raise UsageError(
-            "the rate table has no time of a block whose linears both engines share",
-            fix="measure the GEMMs of a block, or leave mode hetero-tensor out",
-        )
-    return _Rates(EngineCosts(None, costs.tensor_block_s), "npu", alone_only=False)
 
 
 def _take(factors: Iterator[float], count: int) -> Iterator[float]:

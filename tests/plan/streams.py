@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from hvdc.plan.costs import Costs, EngineCosts, uniform
 from hvdc.plan.results import StreamResult, summarise
-from hvdc.plan.stream import Mode, simulate
+from hvdc.plan.stages import Mode
+from hvdc.plan.stream import simulate
 
 
 def costs(

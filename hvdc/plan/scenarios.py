@@ -1,0 +1,249 @@
+"""The same videos in several configurations: what ``hvdc plan simulate`` and ``hvdc plan slo`` ask."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Literal, get_args
+
+from hvdc.errors import UsageError
+from hvdc.plan.costs import Costs
+from hvdc.plan.policies import Adaptive, DeadlineAware, Replan
+from hvdc.plan.results import Since, StreamResult, check_powers, summarise
+from hvdc.plan.stages import Mode, stage_sums
+from hvdc.plan.stream import Policy, StreamRun, simulate
+from hvdc.plan.variation import Drift, Jitter
+
+PolicyName = Literal["static", "replan", "adaptive", "deadline"]
+POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
+FACTORS_MAX = 1000
+DEFAULT_FACTOR = 1.5
+"""The paper's, section 6.1."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A mode, and in mode ``hetero`` who chooses the cut."""
+
+    mode: Mode
+    policy: PolicyName = "static"
+
+    @property
+    def name(self) -> str:
+        return self.mode if self.mode != "hetero" or self.policy == "static" else f"{self.mode}, {self.policy}"
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What all configurations share. ``cut`` is that of policy ``static``; ``slots`` None: each mode's own."""
+
+    costs: Costs
+    arrivals_s: tuple[float, ...]
+    cut: int
+    slots: int | None = None
+    jitter: Jitter = field(default_factory=Jitter)
+    drift: Drift | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one configuration: ``run`` and ``result``, or the reason why there are none (a rate that is not known)."""
+
+    configuration: Configuration
+    run: StreamRun | None = None
+    result: StreamResult | None = None
+    why_not: str = ""
+
+
+@dataclass(frozen=True)
+class SloPoint:
+    """Videos per hour that meet a deadline of ``factor`` times the reference, per configuration; None where it cannot
+    be simulated."""
+
+    factor: float
+    deadline_s: float
+    compliant_per_hour: tuple[float | None, ...]
+
+
+def configurations(modes: Iterable[Mode], policies: Sequence[PolicyName]) -> list[Configuration]:
+    """Each mode once, ``hetero`` with each policy."""
+    return [Configuration(m, p) for m in modes for p in (policies if m == "hetero" else ("static",))]
+
+
+def compare(
+    scenario: Scenario,
+    wanted: Sequence[Configuration],
+    *,
+    deadline_s: float | None = None,
+    since: Since = "start",
+    powers_w: Mapping[str, float] | None = None,
+    tell: Callable[[int], None] | None = None,
+    done: Callable[[str], None] | None = None,
+) -> list[Outcome]:
+    """An outcome for each. Raises UsageError if none of them can be simulated, with the first reason, and for what no
+    configuration could be simulated with."""
+    if powers_w is not None:
+        check_powers(powers_w)
+    outcomes = []
+    for configuration in wanted:
+        if why_not := _why_not(scenario, configuration):
+            outcomes.append(Outcome(configuration, why_not=why_not))
+        else:
+            run = _run(scenario, configuration, deadline_s, since, tell)
+            result = summarise(run, deadline_s=deadline_s, since=since, powers_w=powers_w)
+            outcomes.append(Outcome(configuration, run, result))
+        if done is not None:
+            done(configuration.name)
+    if outcomes and all(o.result is None for o in outcomes):
+        raise UsageError(outcomes[0].why_not, fix="measure it, or choose another mode")
+    return outcomes
+
+
+def slo(
+    scenario: Scenario,
+    wanted: Sequence[Configuration],
+    factors: Sequence[float],
+    reference_s: float,
+    *,
+    since: Since = "start",
+    tell: Callable[[int], None] | None = None,
+    done: Callable[[str], None] | None = None,
+) -> list[SloPoint]:
+    """A point for each factor: the paper's figure 7. Only policy ``deadline`` runs the stream anew for each."""
+    rows = []
+    for configuration in wanted:
+        rows.append(_compliant(scenario, configuration, factors, reference_s, since, tell))
+        if done is not None:
+            done(configuration.name)
+    if rows and all(value is None for row in rows for value in row):
+        raise UsageError(_why_not(scenario, wanted[0]), fix="measure it, or choose another mode")
+    columns = zip(*rows, strict=True)
+    return [SloPoint(f, f * reference_s, tuple(column)) for f, column in zip(factors, columns, strict=True)]
+
+
+def _compliant(
+    scenario: Scenario,
+    configuration: Configuration,
+    factors: Sequence[float],
+    reference_s: float,
+    since: Since,
+    tell: Callable[[int], None] | None,
+) -> list[float | None]:
+    if _why_not(scenario, configuration):
+        return [None] * len(factors)
+    run, rates = None, []
+    for factor in factors:
+        if run is None or configuration.policy == "deadline":
+            run = _run(scenario, configuration, factor * reference_s, since, tell)
+        deadline = summarise(run, deadline_s=factor * reference_s, since=since).deadline
+        rates.append(None if deadline is None else deadline.compliant_per_hour)
+    return rates
+
+
+def reference_latency_s(costs: Costs) -> float:
+    """Of deadlines: the latency of a single video on the NPU alone (the paper, section 6.1: "a per-video deadline of
+    1.5× the NPU-only single-video latency"). Raises UsageError where the NPU's solo rates are not known."""
+    decode_s = costs.decode_s if costs.decode_solo_s is None else costs.decode_solo_s
+    return math.fsum(costs.npu.when_alone("npu")) + decode_s
+
+
+def reference_of(costs: Costs, given_s: float | None) -> float:
+    """The reference that was given, or `reference_latency_s`."""
+    if given_s is None:
+        return reference_latency_s(costs)
+    return _positive("a reference", given_s)
+
+
+def deadline_of(
+    costs: Costs, factor: float | None, seconds: float | None, reference_s: float | None
+) -> tuple[float | None, str]:
+    """Seconds: given as they are, or a multiple of the reference (1.5, if nothing is given). None, and why, if nothing
+    is given and the reference is not known."""
+    if factor is not None and seconds is not None:
+        raise UsageError("a deadline is a factor or seconds, not both", fix="leave one of them out")
+    if seconds is not None:
+        return _positive("a deadline", seconds), ""
+    try:
+        reference = reference_of(costs, reference_s)
+    except UsageError as error:
+        if factor is not None or reference_s is not None:
+            raise
+        return None, f"without a deadline: {error.what}; --deadline-s or --reference-s gives one"
+    return _positive("a deadline factor", DEFAULT_FACTOR if factor is None else factor) * reference, ""
+
+
+def _positive(what: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{what} is above 0", found=str(value))
+    return value
+
+
+def cut_of(text: str, executions: int, best: Callable[[], int]) -> int:
+    """A cut as people write it: a number of 0 to ``executions``, or ``best``."""
+    if text == "best":
+        return best()
+    if not text.isascii() or not text.isdigit() or int(text) > executions:
+        raise UsageError("this is no cut", expected=f"best, or 0 to {executions}", found=text)
+    return int(text)
+
+
+def factors_of(text: str) -> tuple[float, ...]:
+    """``1.25:3:0.25`` (from, to, step, both ends included) or ``1.25,1.5,2``, in exact decimals."""
+    expected = "FROM:TO:STEP or a list, such as 1.25:3:0.25 or 1.25,1.5,2; factors above 0"
+    try:
+        if ":" in text:
+            first, last, step = (Decimal(part) for part in text.split(":"))
+            count = int((last - first) / step) + 1 if step > 0 and last >= first else 0
+            values = [first + i * step for i in range(min(count, FACTORS_MAX + 1))]
+        else:
+            values = [Decimal(part) for part in text.split(",")]
+    except (InvalidOperation, ValueError, OverflowError):
+        values = []
+    if not values or len(values) > FACTORS_MAX or not all(v.is_finite() and v > 0 for v in values):
+        raise UsageError("these are no deadline factors", expected=expected, found=text)
+    return tuple(float(v) for v in values)
+
+
+def _why_not(scenario: Scenario, configuration: Configuration) -> str:
+    """What a configuration needs and nobody has measured, or ``""``."""
+    static = configuration.mode == "hetero" and configuration.policy == "static"
+    try:
+        stage_sums(scenario.costs, configuration.mode, scenario.cut if static else None)
+    except UsageError as error:
+        return error.what
+    return ""
+
+
+def _run(
+    scenario: Scenario,
+    configuration: Configuration,
+    deadline_s: float | None,
+    since: Since,
+    tell: Callable[[int], None] | None,
+) -> StreamRun:
+    policy = _policy(scenario, configuration.policy, deadline_s, since)
+    return simulate(
+        scenario.costs,
+        configuration.mode,
+        scenario.arrivals_s,
+        cut=scenario.cut if configuration.mode == "hetero" and policy is None else None,
+        policy=policy,
+        slots=scenario.slots,
+        jitter=scenario.jitter,
+        drift=scenario.drift,
+        tell=tell,
+    )
+
+
+def _policy(scenario: Scenario, name: PolicyName, deadline_s: float | None, since: Since) -> Policy | None:
+    if name == "replan":
+        return Replan(scenario.costs)
+    if name == "adaptive":
+        return Adaptive(scenario.costs)
+    if name == "deadline":
+        if deadline_s is None:
+            raise UsageError("policy deadline needs a deadline", fix="add --deadline-factor or --deadline-s")
+        return DeadlineAware(scenario.costs, deadline_s, from_start=since == "start")
+    return None
