@@ -5,11 +5,12 @@ Seconds are plain numbers; the unit stands in the key. What nobody has measured 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Engine = Literal["gpu", "npu"]
+from hvdc.plan.gemms import TILE, Engine
+
 Source = Annotated[str, Field(min_length=10)]
 """Who says so: a sentence with its place, or how, where and when it was measured."""
 Positive = Annotated[float, Field(gt=0, strict=True)]
@@ -113,6 +114,28 @@ class Gemm(Fields):
     engine: Engine
     seconds: Positive
     source: Source
+
+
+class Sharing(Fields):
+    """What it costs that both engines share a GEMM, and how they may.
+
+    Each time that they meet: ``sync_s``, waiting for each other, and ``copy_s``, copies or cache maintenance. ``home`` is
+    the engine that needs no exchange to compute alone. ``npu_standard_tokens``: lengths that the NPU does not pad.
+    ``ratios``: GPU : NPU, of columns; none: any tile.
+    """
+
+    sync_s: Duration
+    copy_s: Duration | None = None
+    home: Engine = "npu"
+    npu_standard_tokens: Annotated[tuple[Size, ...], Field(min_length=1, strict=False)] = (TILE,)
+    ratios: Annotated[tuple[Annotated[tuple[Size, Size], Field(strict=False)], ...], Field(strict=False)] = ()
+    source: Source
+
+    @model_validator(mode="after")
+    def _ascends(self) -> Sharing:
+        if list(self.npu_standard_tokens) != sorted(set(self.npu_standard_tokens)):
+            raise ValueError("npu_standard_tokens must ascend")
+        return self
 
 
 class Idle(Fields):

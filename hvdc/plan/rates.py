@@ -29,6 +29,7 @@ from hvdc.plan.rate_fields import (
     Idle,
     Powers,
     Reported,
+    Sharing,
     Size,
 )
 from hvdc.targets import load_target
@@ -55,6 +56,7 @@ class RateTable(Fields):
     tensor_block_s: BlockRate | None = None
     power_w: Powers = Powers()
     gemm: Annotated[tuple[Gemm, ...], Field(strict=False)] = ()
+    exchange: Sharing | None = None
     idle: Annotated[tuple[Idle, ...], Field(strict=False)] = ()
     reported: Annotated[tuple[Reported, ...], Field(strict=False)] = ()
 
