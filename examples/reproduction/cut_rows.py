@@ -27,7 +27,7 @@ def line_of(a: RateTable) -> IdleLine:
 
 def decodes_s(b: RateTable) -> tuple[float, ...]:
     """Every length of a decode that the paper mentions."""
-    return DRIFT.number("186"), DRIFT.number("267"), DRIFT.number("270"), _solo_decode_s(b)
+    return DRIFT.number("186"), DRIFT.number("267"), DRIFT.number("270"), solo_decode_s(b)
 
 
 def _idle_times(a: RateTable, b: RateTable) -> list[Row]:
@@ -101,7 +101,7 @@ def _implied(b: RateTable) -> str:
 
 def _solo(b: RateTable) -> list[Row]:
     gpu, npu = _solo_rates(b)
-    deployed_s, solo_s = b.rates.decode_s, _solo_decode_s(b)
+    deployed_s, solo_s = b.rates.decode_s, solo_decode_s(b)
     cuts = [best_cut(Rates(gpu, npu, decode_s), b.executions) for decode_s in (deployed_s, solo_s)]
     needed_s = FROM_SOLO.number("57") * (gpu + npu) - b.executions * npu
     why = (
@@ -132,7 +132,8 @@ def _solo_rates(b: RateTable) -> tuple[float, float]:
     return fmean(costs.gpu.when_alone("gpu")), fmean(costs.npu.when_alone("npu"))
 
 
-def _solo_decode_s(b: RateTable) -> float:
+def solo_decode_s(b: RateTable) -> float:
+    """A decode on the NPU alone, as section 3.1 leaves it."""
     if b.decode.solo_s is None:
         raise ValueError("table B has a decode of the NPU alone")
     return b.decode.solo_s.value

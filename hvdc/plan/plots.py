@@ -42,6 +42,9 @@ CONFIGURATION_STYLE: Mapping[str, Mapping[str, Any]] = {
     "dp": {"color": GREEN, "marker": "s", "linestyle": (0, (5, 1.5)), "zorder": 4},
     "npu": {"color": BLUE, "marker": "^", "zorder": 3},
     "gpu": {"color": VERMILION, "marker": "v", "linestyle": (0, (1, 1)), "zorder": 2},
+    "hetero, replan": {"color": ORANGE, "marker": "P", "zorder": 6},
+    "hetero, adaptive": {"color": SKY, "marker": "X", "zorder": 7},
+    "hetero, deadline": {"color": "#882255", "marker": "*", "linestyle": "--", "zorder": 8},
     "hetero-tensor": {"color": PURPLE, "marker": "D", "linestyle": (0, (4, 1.5, 1, 1.5)), "zorder": 2},
 }
 
@@ -132,25 +135,21 @@ def _unit(value_s: float) -> _Unit:
     return _Unit("seconds", "s", 1.0, 0) if value_s < 3600 else _Unit("minutes", "min", 60.0, 0)
 
 
-def draw_gantt(spans: Mapping[str, Sequence[Span]], videos: int, folder: Path) -> Paths:
-    """``gantt.svg``, ``gantt.png``: what each engine does until the first ``videos`` are finished.
+def draw_gantt(spans: Mapping[str, Sequence[Span]], end_s: float, folder: Path) -> Paths:
+    """``gantt.svg``, ``gantt.png``: what each engine does until ``end_s``.
 
-    ``spans``: configuration -> an engine's work in any order; a panel for each, all over one axis of time. Work on
-    later videos is cut off where the last panel ends.
+    ``spans``: configuration -> what its lanes do, in any order; a panel for each, all over one axis of time.
     """
-    work = {name: [s for s in of_name if s.lane in LANES] for name, of_name in spans.items()}
-    ends = [s.end_s for of_name in work.values() for s in of_name if s.video < videos]
-    if not ends:
+    work = {name: [s for s in lanes if s.lane in LANES and s.start_s < end_s] for name, lanes in spans.items()}
+    if not any(work.values()):
         raise ValueError("there is nothing to draw")
-    end_s = max(ends)
     unit = _unit(end_s)
     with house_style():
         figure = new_figure(PHONE_WIDTH_IN, 0.65 + 0.92 * len(spans))
         panels = figure.subplots(len(spans), 1, sharex=True, squeeze=False)[:, 0]
         for panel, (name, of_name) in zip(panels, work.items(), strict=True):
             for span in of_name:
-                if span.start_s < end_s:
-                    _span(panel, span, unit, end_s, faded=span.video >= videos)
+                _span(panel, span, unit, end_s)
             panel.set_title(name, fontsize=9, pad=3)
             panel.set_ylim(-0.5, 1.5)
             panel.set_xlim(0, unit.of(end_s))
@@ -165,43 +164,48 @@ def draw_gantt(spans: Mapping[str, Sequence[Span]], videos: int, folder: Path) -
             panel.spines["left"].set_visible(False)
             panel.grid(axis="x")
         panels[-1].set_xlabel(f"{unit.name} since the start\n(numbers: videos; light blue: the decoder)")
-    return save(figure, folder, "gantt", about=f"Work of the engines on the first {videos} videos.")
+    return save(figure, folder, "gantt", about=f"Work of both engines in the first {unit.text(end_s)}.")
 
 
-def _span(panel: Any, span: Span, unit: _Unit, end_s: float, *, faded: bool) -> None:
+def _span(panel: Any, span: Span, unit: _Unit, end_s: float) -> None:
     start, width = unit.of(span.start_s), unit.of(min(span.end_s, end_s) - span.start_s)
     row, colour, ink = LANES[span.lane]
-    panel.barh(row, width, left=start, height=0.78, color=colour, edgecolor="white", linewidth=1.0,
-               alpha=0.35 if faded else 1.0)  # fmt: skip
+    panel.barh(row, width, left=start, height=0.78, color=colour, edgecolor="white", linewidth=1.0)
     if width > unit.of(end_s) / 24:
         panel.text(start + width / 2, row, f"{span.video + 1}", ha="center", va="center_baseline", fontsize=8.5,
-                   fontweight="bold", clip_on=True, color=BLACK if faded else ink)  # fmt: skip
+                   fontweight="bold", color=ink)  # fmt: skip
 
 
 def draw_deadlines(
-    factors: Sequence[float], compliant_per_hour: Mapping[str, Sequence[float]], folder: Path, *, unit_s: float
+    factors: Sequence[float],
+    compliant_per_hour: Mapping[str, Sequence[float]],
+    folder: Path,
+    *,
+    unit_s: float,
+    unit_is: str = "a video on the NPU alone",
+    name: str = "deadlines",
 ) -> Paths:
-    """``deadlines.svg``, ``deadlines.png``: videos per hour that meet their deadline.
+    """``<name>.svg``, ``<name>.png``: videos per hour that meet their deadline.
 
-    ``factors``: deadlines as multiples of ``unit_s`` seconds, rising. ``compliant_per_hour``: configuration -> as many
-    values, NaN where one was not simulated.
+    ``factors``: deadlines as multiples of ``unit_s`` seconds, rising; ``unit_is`` says what those are.
+    ``compliant_per_hour``: configuration -> as many values, NaN where one was not simulated.
     """
     if not factors or not compliant_per_hour or any(len(v) != len(factors) for v in compliant_per_hour.values()):
         raise ValueError("a value for each factor of each configuration is needed")
     with house_style():
         figure = new_figure(PHONE_WIDTH_IN, 3.4)
         axes = figure.subplots()
-        for name, values in compliant_per_hour.items():
+        for configuration, values in compliant_per_hour.items():
             axes.plot(factors, values, markersize=5, markeredgecolor="white", markeredgewidth=0.7,
-                      drawstyle="steps-post", **_style(name))  # fmt: skip
+                      drawstyle="steps-post", **_style(configuration))  # fmt: skip
         most = max(v for values in compliant_per_hour.values() for v in values)
         axes.set_ylim(0, 1.08 * most if most > 0 else 1)
         _label_ends(axes, factors[-1], compliant_per_hour, least_gap=0.065 * 1.08 * most)
         axes.set_xticks(list(factors) if len(factors) <= 8 else list(factors)[::2])
-        axes.set_xlabel(f"deadline, in multiples of {unit_s:,.0f} s\n(a video on the NPU alone)")
+        axes.set_xlabel(f"deadline, in multiples of {unit_s:,.0f} s\n({unit_is})")
         axes.set_title("videos per hour within the deadline", fontsize=9, fontweight="normal", color=QUIET)
         axes.grid(axis="y")
-    return save(figure, folder, "deadlines", about="Videos per hour that meet the deadline, over the deadline.")
+    return save(figure, folder, name, about="Videos per hour that meet the deadline, over the deadline.")
 
 
 def _label_ends(axes: Any, x: float, lines: Mapping[str, Sequence[float]], least_gap: float) -> None:
@@ -235,6 +239,46 @@ def _style(configuration: str) -> Mapping[str, Any]:
 def _ink(colour: str) -> str:
     """A colour dark enough to write with."""
     return "#" + "".join(f"{int(int(colour[n : n + 2], 16) * 0.78):02X}" for n in (1, 3, 5))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A case, and its value before and after."""
+
+    name: str
+    before: float
+    after: float
+
+
+def draw_changes(changes: Sequence[Change], before: str, after: str, axis: str, folder: Path, name: str) -> Paths:
+    """``<name>.svg``, ``<name>.png``: what a change gains in each case; ``before`` and ``after`` name the two values,
+    ``axis`` says what they are and in which unit."""
+    if not changes or any(c.before <= 0 for c in changes):
+        raise ValueError("cases with values above 0 are needed")
+    values = [value for c in changes for value in (c.before, c.after)]
+    room = 0.22 * (max(values) - min(values) or max(values))
+    with house_style():
+        figure = new_figure(PHONE_WIDTH_IN, 1.25 + 0.46 * len(changes))
+        axes = figure.subplots()
+        for row, change in enumerate(changes):
+            axes.plot([change.before, change.after], [row, row], color=FAINT, linewidth=4, zorder=1)
+            axes.plot(change.before, row, "o", color=BLACK, markersize=7, zorder=2)
+            axes.plot(change.after, row, "P", color=GREEN, markersize=8, markeredgecolor="white", zorder=3)
+            percent = 100 * (change.after / change.before - 1)
+            text = "±0 %" if abs(percent) < 0.05 else f"{percent:+.1f} %".replace("-", "−")
+            axes.annotate(text, (max(change.before, change.after), row), xytext=(8, 0), textcoords="offset points",
+                          va="center", fontsize=8.5, fontweight="bold", color=_ink(GREEN))  # fmt: skip
+            axes.annotate(change.name, (0, row - 0.27), xycoords=("axes fraction", "data"), va="bottom")
+        axes.plot([], [], "o", color=BLACK, label=before)
+        axes.plot([], [], "P", color=GREEN, label=after)
+        axes.set_xlim(min(values) - room / 2, max(values) + room)
+        axes.set_ylim(len(changes) - 0.4, -0.85)
+        axes.set_yticks([])
+        axes.spines["left"].set_visible(False)
+        axes.grid(axis="x")
+        axes.set_xlabel(axis)
+        figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8.5, handletextpad=0.2, borderpad=0)
+    return save(figure, folder, name, about=f"{axis}: {before} against {after}.")
 
 
 PART_COLOURS = ("#4D4D4D", ORANGE, SKY, PURPLE, GREEN, BLUE)

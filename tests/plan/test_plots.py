@@ -76,8 +76,8 @@ SPANS = [
 ]
 
 
-def test_every_span_is_a_bar_at_its_time_until_the_last_video_asked_for_ends(drawn, tmp_path: Path) -> None:
-    svg, _ = draw_gantt({"hetero": SPANS, "npu": SPANS[3:5]}, 2, tmp_path)
+def test_every_span_is_a_bar_at_its_time_until_the_end(drawn, tmp_path: Path) -> None:
+    svg, _ = draw_gantt({"hetero": SPANS, "npu": SPANS[3:5]}, 150, tmp_path)
     upper, lower = drawn[0].axes
     bars = {(b.get_x(), round(b.get_x() + b.get_width(), 9), b.get_y() > 0) for b in upper.patches}
     assert bars == {
@@ -96,7 +96,9 @@ def test_every_span_is_a_bar_at_its_time_until_the_last_video_asked_for_ends(dra
 
 def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing"):
-        draw_gantt({"hetero": []}, 1, tmp_path)
+        draw_gantt({"hetero": []}, 1.0, tmp_path)
+    with pytest.raises(ValueError, match="nothing"):
+        draw_gantt({"hetero": SPANS}, 0.0, tmp_path)
     with pytest.raises(ValueError, match="nothing"):
         draw_memory([], {}, tmp_path)
     for lines in ({}, {"npu": [1.0]}):
