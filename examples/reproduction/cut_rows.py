@@ -42,12 +42,30 @@ def _idle_times(a: RateTable, b: RateTable) -> list[Row]:
         Row("GPU idle at cut 30", STEP_CUTS, "356", "s", of_3.gpu_waits_s(30), "input", A),
         Row("NPU idle at cut 60", STEP_CUTS, "121", "s", -of_3.gpu_waits_s(60), "input", A),
         Row("deployed cut", DEPLOYED, "51", "block", of_3.cut(decodes_s(b)), "prediction", A, why),
-        Row("gap between the stages at 51", DEPLOYED, "1", "s", abs(of_3.gpu_waits_s(51)), "prediction", A, why,
-            at_most=True),
+        Row(
+            "gap between the stages at 51",
+            DEPLOYED,
+            "1",
+            "s",
+            abs(of_3.gpu_waits_s(51)),
+            "prediction",
+            A,
+            why,
+            at_most=True,
+        ),
         Row("deployed cut", DEPLOYED, "51", "block", of_6.cut(decodes_s(b)), "prediction", IDLE_65, why),
-        Row("gap between the stages at 51", DEPLOYED, "1", "s", abs(of_6.gpu_waits_s(51)), "prediction", IDLE_65, why,
-            at_most=True),
-    ]  # fmt: skip
+        Row(
+            "gap between the stages at 51",
+            DEPLOYED,
+            "1",
+            "s",
+            abs(of_6.gpu_waits_s(51)),
+            "prediction",
+            IDLE_65,
+            why,
+            at_most=True,
+        ),
+    ]
 
 
 def _placed(b: RateTable) -> list[Row]:
@@ -58,12 +76,21 @@ def _placed(b: RateTable) -> list[Row]:
     semantic = sum(step.expert == "semantic" for step in make_schedule())
     return [
         Row("deployed cut", DEPLOYED, "51", "block", cut, "input", B),
-        Row("gap between the stages at 51", DEPLOYED, "1", "s", gap_s, "input", B,
-            "B's T_G and T_N are computed as if both stages took the period.", at_most=True),
+        Row(
+            "gap between the stages at 51",
+            DEPLOYED,
+            "1",
+            "s",
+            gap_s,
+            "input",
+            B,
+            "B's T_G and T_N are computed as if both stages took the period.",
+            at_most=True,
+        ),
         Row("T_V of the deployed run", DRIFT, "267", "s", rates.decode_s, "input", B),
         Row("cut without T_V", WITHOUT, "34", "block", best_cut(without, executions), "prediction", B),
         Row("first block of the detail expert, κL", CUTS, "90", "block", semantic * b.layers, "prediction", "schedule"),
-    ]  # fmt: skip
+    ]
 
 
 def _other_cuts(b: RateTable) -> list[Row]:
@@ -106,7 +133,8 @@ def _solo(b: RateTable) -> list[Row]:
     needed_s = FROM_SOLO.number("57") * (gpu + npu) - b.executions * npu
     why = (
         f"Solo rates with the deployed run's T_V = {deployed_s:.0f} s give {cuts[0]}, and {cuts[1]} with the "
-        f"{solo_s:.0f} s that section 3.1 leaves for a decode when the NPU works alone. 57 takes {needed_s:.0f} s, which "
+        f"{solo_s:.0f} s that section 3.1 leaves for a decode when the NPU works alone. 57 takes {needed_s:.0f} s, "
+        "which "
         "the text does not have."
     )
     faster = 100 * (npu / b.rates.npu_block_s - 1)
@@ -116,15 +144,47 @@ def _solo(b: RateTable) -> list[Row]:
         Row("all blocks on the GPU, alone", SOLO, "2,350", "s", gpu * b.executions, "input", "A, B"),
         Row("all blocks on the NPU, alone", SOLO, "603", "s", npu * b.executions, "input", "A, B"),
         Row("GPU's blocks ÷ NPU's, each alone", SOLO, "3.90", "×", gpu / npu, "follows", "§3.1"),
-        Row(f"cut from solo rates, T_V = {deployed_s:.0f} s", FROM_SOLO, "57", "block", cuts[0], "not reproducible",
-            "B, solo", why),
-        Row(f"cut from solo rates, T_V = {solo_s:.0f} s", FROM_SOLO, "57", "block", cuts[1], "not reproducible",
-            "B, solo", why),
-        Row("blocks too many for the GPU", FROM_SOLO, "6", "", FROM_SOLO.number("57") - DEPLOYED.number("51"), "follows", "57, 51"),
-        Row("NPU's co-run speed-up", SPEED_UP, "10", "%", faster, "not reproducible", B,
+        Row(
+            f"cut from solo rates, T_V = {deployed_s:.0f} s",
+            FROM_SOLO,
+            "57",
+            "block",
+            cuts[0],
+            "not reproducible",
+            "B, solo",
+            why,
+        ),
+        Row(
+            f"cut from solo rates, T_V = {solo_s:.0f} s",
+            FROM_SOLO,
+            "57",
+            "block",
+            cuts[1],
+            "not reproducible",
+            "B, solo",
+            why,
+        ),
+        Row(
+            "blocks too many for the GPU",
+            FROM_SOLO,
+            "6",
+            "",
+            FROM_SOLO.number("57") - DEPLOYED.number("51"),
+            "follows",
+            "57, 51",
+        ),
+        Row(
+            "NPU's co-run speed-up",
+            SPEED_UP,
+            "10",
+            "%",
+            faster,
+            "not reproducible",
+            B,
             f"Its blocks take {b.rates.npu_block_s:.2f} s beside the GPU and {npu:.2f} s alone. 10 % would leave "
-            f"{decode_s:.0f} s of the deployed period for a decode that is said to have taken {deployed_s:.0f} s."),
-    ]  # fmt: skip
+            f"{decode_s:.0f} s of the deployed period for a decode that is said to have taken {deployed_s:.0f} s.",
+        ),
+    ]
 
 
 def _solo_rates(b: RateTable) -> tuple[float, float]:

@@ -48,7 +48,8 @@ def _table(rows: Sequence[Row], numbers: dict[object, int]) -> str:
     for row in rows:
         note = f" <sup>{whys[row.why]}</sup>" if row.why else ""
         lines.append(
-            f"| {row.what}{note} | {stated_text(row)} [[{numbers[row.said]}]](#the-papers-sentences) | {ours_text(row)} "
+            f"| {row.what}{note} | {stated_text(row)} [[{numbers[row.said]}]](#the-papers-sentences) | "
+            f"{ours_text(row)} "
             f"| {difference_text(row)} | {kind_text(row)} | {row.source or '–'} |"
         )
     return "\n".join(lines)

@@ -10,7 +10,8 @@ from hvdc.plan.cut import Rates, best_cut
 
 @dataclass(frozen=True)
 class IdleLine:
-    """What the GPU waits for at cut k is N·L·T_N + T_V - k·(T_G + T_N); what the NPU waits for is as much with the other
+    """What the GPU waits for at cut k is N·L·T_N + T_V - k·(T_G + T_N); what the NPU waits for is as much with the "
+    "other
     sign. Idle times at two cuts give the line, ``npu_alone_s - k·both_s``; T_G, T_N and T_V remain unknown."""
 
     executions: int

@@ -44,17 +44,40 @@ def _counts() -> list[Row]:
     adapter = _elements(lambda name: ".lora_A." in name or ".lora_B." in name)
     own = _elements(lambda name: name.startswith(EMBEDDER["detail"]))
     tokens = [
-        Row(f"tokens of a step, {frames} frames", TOKENS, stated, "", tokens_of(MODEL, frames, HEIGHT, WIDTH), "prediction",
-            SHAPES)
+        Row(
+            f"tokens of a step, {frames} frames",
+            TOKENS,
+            stated,
+            "",
+            tokens_of(MODEL, frames, HEIGHT, WIDTH),
+            "prediction",
+            SHAPES,
+        )
         for frames, stated in ((49, "20,280"), (33, "14,040"), (25, "10,920"), (17, "7,800"))
-    ]  # fmt: skip
+    ]
     return [
-        Row("parameters of the shared base", PARAMETERS, "1,419", "M", parameters(MODEL).base / MILLION, "prediction", SHAPES),
+        Row(
+            "parameters of the shared base",
+            PARAMETERS,
+            "1,419",
+            "M",
+            parameters(MODEL).base / MILLION,
+            "prediction",
+            SHAPES,
+        ),
         Row("parameters of the adapter", PARAMETERS, "94.4", "M", adapter / MILLION, "prediction", SHAPES),
-        Row("parameters of the detail expert's embedding block", PARAMETERS, "25.6", "M", own / MILLION, "prediction", SHAPES,
-            "With its text projection, without its output head."),
+        Row(
+            "parameters of the detail expert's embedding block",
+            PARAMETERS,
+            "25.6",
+            "M",
+            own / MILLION,
+            "prediction",
+            SHAPES,
+            "With its text projection, without its output head.",
+        ),
         *tokens,
-    ]  # fmt: skip
+    ]
 
 
 def _weights(w: WeightBytes) -> list[Row]:
@@ -63,22 +86,70 @@ def _weights(w: WeightBytes) -> list[Row]:
     fp16 = FP16_BYTES * (p.base - p.text_embedder)
     no_scales = (w.artifact_bytes - t.base_scale_bytes) / MODEL.layers
     return [
-        Row("FP16 copy of one engine", FP16_COPY, "2.82", "GB", fp16 / GB, "prediction", SHAPES,
-            "Base parameters without the text projection: what the paper left out is our reading."),
+        Row(
+            "FP16 copy of one engine",
+            FP16_COPY,
+            "2.82",
+            "GB",
+            fp16 / GB,
+            "prediction",
+            SHAPES,
+            "Base parameters without the text projection: what the paper left out is our reading.",
+        ),
         Row("two of them", FP16_COPY, "5.64", "GB", 2 * fp16 / GB, "prediction", SHAPES),
         Row("attention base", PARTS, "541.4", "MiB", t.attention_base_bytes / MIB, "prediction", SHAPES),
         Row("feed-forward pair", PARTS, "787.5", "MiB", t.ffn_base_bytes / MIB, "prediction", SHAPES),
         Row("scales", PARTS, "2.6", "MiB", t.base_scale_bytes / MIB, "prediction", SHAPES),
         Row("rank-128 factors", PARTS, "91.5", "MiB", t.adapter_bytes / MIB, "prediction", SHAPES),
         Row("all of them", PARTS, "1,423", "MiB", w.artifact_bytes / MIB, "prediction", SHAPES),
-        Row("a block, both experts", EACH_BLOCK, "47.3", "MiB", w.artifact_bytes / MODEL.layers / MIB, "prediction", SHAPES,
-            f"{no_scales / MIB:.2f} MiB without its scales."),
-        Row("NPU's FP16 feed-forward pair of a block", PARTS, "52.5", "MiB", w.npu_transient_bytes / MIB, "prediction", SHAPES),
-        Row("what the GPU adds: its staged pair", ADDING, "26.3", "MiB", w.gpu_transient_bytes / MIB, "prediction", SHAPES),
-        Row("the attention base once more", PRIVATE, "540", "MB", t.attention_base_bytes / MB, "prediction", SHAPES,
-            f"{t.attention_base_bytes / MIB:.0f} MiB: the paper's MB are MiB here."),
-        Row("detail expert merged into a second attention copy", PARTS, "1.83", "GiB", merged / GIB, "prediction", SHAPES),
-    ]  # fmt: skip
+        Row(
+            "a block, both experts",
+            EACH_BLOCK,
+            "47.3",
+            "MiB",
+            w.artifact_bytes / MODEL.layers / MIB,
+            "prediction",
+            SHAPES,
+            f"{no_scales / MIB:.2f} MiB without its scales.",
+        ),
+        Row(
+            "NPU's FP16 feed-forward pair of a block",
+            PARTS,
+            "52.5",
+            "MiB",
+            w.npu_transient_bytes / MIB,
+            "prediction",
+            SHAPES,
+        ),
+        Row(
+            "what the GPU adds: its staged pair",
+            ADDING,
+            "26.3",
+            "MiB",
+            w.gpu_transient_bytes / MIB,
+            "prediction",
+            SHAPES,
+        ),
+        Row(
+            "the attention base once more",
+            PRIVATE,
+            "540",
+            "MB",
+            t.attention_base_bytes / MB,
+            "prediction",
+            SHAPES,
+            f"{t.attention_base_bytes / MIB:.0f} MiB: the paper's MB are MiB here.",
+        ),
+        Row(
+            "detail expert merged into a second attention copy",
+            PARTS,
+            "1.83",
+            "GiB",
+            merged / GIB,
+            "prediction",
+            SHAPES,
+        ),
+    ]
 
 
 def _configurations(w: WeightBytes) -> list[Row]:

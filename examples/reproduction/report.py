@@ -17,7 +17,7 @@ from hvdc.plan.pictures import draw_slo
 from hvdc.plan.plots import Bar, draw_changes, draw_cut, draw_gantt, draw_memory
 from hvdc.plan.rates import RateTable, load_rates
 from hvdc.plan.results import spans
-from hvdc.plan.scenarios import Configuration, Scenario, configurations, reference_latency_s, slo
+from hvdc.plan.scenarios import Scenario, configurations, reference_latency_s, slo
 from hvdc.plan.stages import MODES
 from hvdc.targets import load_target
 
@@ -41,13 +41,15 @@ sizes of the model's tensors. The cut is equation 4; streams are simulated.
 """
 CUT = "A video of 49 frames is 180 blocks. Where is it cut, and what do other cuts cost?"
 STREAM = """\
-Videos of 49 frames one after the other, a thousand of them, by table B: all five configurations of section 6.1.
+Videos of 49 frames one after the other, a thousand of them, by table B, in the five configurations of section 6.1.
 """
 SHORTER = """\
-Of 33, 25 and 17 frames the text has no rates. At 17 frames the cut, the gain and the latency on the NPU alone give T_G, and
-T_V stays open; what is predicted here comes out the same for every T_V.
+Of 33, 25 and 17 frames the text has no rates. At 17 frames the cut, the gain and the latency on the NPU alone give T_G,
+and T_V stays open; what is predicted here comes out the same for every T_V.
 """
-MEMORY = "Weights held by each configuration, for the full-size model at 49 frames of 832 × 480. Byte by byte, no model of time."
+MEMORY = """\
+Weights held by each configuration: the full-size model, 49 frames of 832 × 480. Bytes are counted, nothing is modelled.
+"""
 TAIL = """\
 ## What is not here
 

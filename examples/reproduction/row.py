@@ -13,7 +13,8 @@ from examples.rates.derive import Said
 Kind = Literal["input", "follows", "prediction", "not reproducible"]
 MEANING: dict[Kind, str] = {
     "input": "a rate or a size of the plan was taken from this figure; agreement says nothing",
-    "follows": "arithmetic on the paper's own figures leads to it; agreement says that the paper is consistent, no more",
+    "follows": "arithmetic on the paper's own figures leads to it; agreement says that the paper is consistent, no "
+    "more",
     "prediction": "the plan computes it from inputs among which it is not",
     "not reproducible": "the text lacks what it would take, or contradicts itself; what comes nearest stands there",
 }
@@ -28,8 +29,8 @@ Verdict = Literal["as printed", "close", "off"]
 @dataclass(frozen=True)
 class Row:
     """``stated`` stands in the sentence ``said`` just so; two numbers with – between them are a range, and one that is
-    stated as ``at_most`` is one from 0. ``ours`` is None where nothing can be computed. ``source`` names the rate table,
-    or what else ours is computed from."""
+    stated as ``at_most`` is one from 0. ``ours`` is None where nothing can be computed. ``source`` names the rate
+    table, or what else ours is computed from."""
 
     what: str
     said: Said

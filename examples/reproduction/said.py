@@ -27,7 +27,8 @@ UP_TO_2 = Said(
 PARAMETERS = Said(
     "2.1",
     "The semantic expert is a 1,419 M shared base. The detail expert adds a rank-128 LoRA on the attention projections "
-    "(94.4 M) and its own timestep-embedding block (25.6 M), and it takes over from step index κ=3 of six fixed timesteps.",
+    "(94.4 M) and its own timestep-embedding block (25.6 M), and it takes over from step index κ=3 of six fixed "
+    "timesteps.",
 )
 FP16_COPY = Said("3.2", "one engine-native FP16 copy occupies 2.82 GB and two copies occupy 5.64 GB")
 HOLDS = Said(
@@ -39,7 +40,8 @@ ADDING = Said("6.3", "Adding the GPU to NPU-only therefore costs only 26.3 MiB."
 PRIVATE = Said("6.3", "A GPU that loaded the same weights from the file would hold a private copy of about 540 MB.")
 EACH_BLOCK = Said(
     "6.3",
-    "The factorised expert representation stores each DiT block once in 47.3 MiB, so the dual-expert artifact is 1.39 GiB.",
+    "The factorised expert representation stores each DiT block once in 47.3 MiB, so the dual-expert artifact is 1.39 "
+    "GiB.",
 )
 PARTS = Said(
     "6.3",

@@ -1,7 +1,8 @@
 """Videos of 33, 25 and 17 frames: sections 6.2 and 6.5 of the paper.
 
 The text has no T_G, T_N or T_V of these. At 17 frames it has the cut, the period (as a gain) and the latency on the NPU
-alone; with balanced stages these give T_G and leave one unknown, T_V. What comes out the same for every T_V is predicted.
+alone; with balanced stages these give T_G and leave one unknown, T_V. What comes out the same for every T_V is
+predicted.
 """
 
 from __future__ import annotations
@@ -75,12 +76,14 @@ def shorter_rows() -> list[Row]:
     co_run_s = (period_s() - decode_s) / (EXECUTIONS - cut())
     assumed = (
         "If a block took the GPU as long alone as beside the NPU, 2.7 would mean "
-        f"T_N = {npu_s:.2f} s alone, T_V = {decode_s:.0f} s and T_N = {co_run_s:.2f} s beside the GPU: {100 * (1 - co_run_s / npu_s):.0f} "
+        f"T_N = {npu_s:.2f} s alone, T_V = {decode_s:.0f} s and T_N = {co_run_s:.2f} s beside the GPU: "
+        f"{100 * (1 - co_run_s / npu_s):.0f} "
         f"% less time, or {100 * (npu_s / co_run_s - 1):.0f} % more speed. An assumption: not counted."
     )
     no_rates = "The text has no rate of a block or a decode at this length."
     fixed = (
-        "Balanced stages take two periods, 2 / 1.50, whatever T_V is. By the model no video meets a deadline of 1.25 times "
+        "Balanced stages take two periods, 2 / 1.50, whatever T_V is. By the model no video meets a deadline of 1.25 "
+        "times "
         "NPU-only's latency; a shorter latency needs stages that do not fill the period."
     )
     return [
@@ -92,26 +95,94 @@ def shorter_rows() -> list[Row]:
         Row("videos per hour", HOLDS, "16.4", "per hour", hour, "follows", SOURCE),
         Row("NPU-only, videos per hour", NPU_ARM, "10.9", "per hour", HOUR_S / alone_s(), "follows", SOURCE),
         Row("the longest video ÷ NPU-only's", WORST, "1.24", "×", latency, "not reproducible", SOURCE, fixed),
-        Row("least deadline factor that every video meets", CLEARS, "1.25", "×", latency, "not reproducible", SOURCE, fixed),
-        Row("DP's NPU arm, videos per hour", NPU_ARM, "10.9", "per hour", _same(dp, lambda run: _within(run, 2.0)),
-            "prediction", SOURCE, "(N·L - k) / N·L of HeteroVDiff's rate, whatever T_V is."),
-        Row("DP, a video of the GPU ÷ NPU-only's", WORST, "2.09", "×", None, "not reproducible", SOURCE,
-            f"It takes T_V: {arms[0]:.2f} to {arms[-1]:.2f} for decodes of {SHARES[0]:.0%} to {SHARES[-1]:.0%} of the period, at once "
-            "after the blocks."),
-        Row("DP at factor 3, videos per hour", DP_AT_3, "15.5", "per hour", None, "not reproducible", SOURCE,
-            f"It takes T_V: {at_3[0]:.1f} to {at_3[1]:.1f} for the same decodes, because a video that waits for the NPU can be late "
-            "even then."),
-        Row("least whole factor at which DP's GPU videos count", DP_AT_3, "3", "", _least_factor(dp), "prediction", SOURCE,
-            "None of them is in time at 2, for any of these decodes, and most are at 3."),
-        Row("GPU-only, videos per hour", GPU_ONLY, "5.2", "per hour", HOUR_S / (WORST.number("2.09") * alone_s()), "follows",
-            "2.09", "One video at a time, each as long as one of DP's GPU arm."),
-        Row("GPU-only, gain over NPU-only (the most of four workloads)", GPU_GAINS, "0.48", "×",
-            GPU_ONLY.number("5.2") / NPU_ARM.number("10.9"), "follows", "5.2, 10.9"),
-        Row("Hetero-Tensor, videos per hour", TENSOR_17, "10.7", "per hour", None, "not reproducible", "",
-            "The text has no GEMM's time at this length."),
+        Row(
+            "least deadline factor that every video meets",
+            CLEARS,
+            "1.25",
+            "×",
+            latency,
+            "not reproducible",
+            SOURCE,
+            fixed,
+        ),
+        Row(
+            "DP's NPU arm, videos per hour",
+            NPU_ARM,
+            "10.9",
+            "per hour",
+            _same(dp, lambda run: _within(run, 2.0)),
+            "prediction",
+            SOURCE,
+            "(N·L - k) / N·L of HeteroVDiff's rate, whatever T_V is.",
+        ),
+        Row(
+            "DP, a video of the GPU ÷ NPU-only's",
+            WORST,
+            "2.09",
+            "×",
+            None,
+            "not reproducible",
+            SOURCE,
+            f"It takes T_V: {arms[0]:.2f} to {arms[-1]:.2f} for decodes of {SHARES[0]:.0%} to {SHARES[-1]:.0%} of the "
+            "period, at once "
+            "after the blocks.",
+        ),
+        Row(
+            "DP at factor 3, videos per hour",
+            DP_AT_3,
+            "15.5",
+            "per hour",
+            None,
+            "not reproducible",
+            SOURCE,
+            f"It takes T_V: {at_3[0]:.1f} to {at_3[1]:.1f} for the same decodes, because a video that waits for the "
+            "NPU can be late "
+            "even then.",
+        ),
+        Row(
+            "least whole factor at which DP's GPU videos count",
+            DP_AT_3,
+            "3",
+            "",
+            _least_factor(dp),
+            "prediction",
+            SOURCE,
+            "None of them is in time at 2, for any of these decodes, and most are at 3.",
+        ),
+        Row(
+            "GPU-only, videos per hour",
+            GPU_ONLY,
+            "5.2",
+            "per hour",
+            HOUR_S / (WORST.number("2.09") * alone_s()),
+            "follows",
+            "2.09",
+            "One video at a time, each as long as one of DP's GPU arm.",
+        ),
+        Row(
+            "GPU-only, gain over NPU-only (the most of four workloads)",
+            GPU_GAINS,
+            "0.48",
+            "×",
+            GPU_ONLY.number("5.2") / NPU_ARM.number("10.9"),
+            "follows",
+            "5.2, 10.9",
+        ),
+        Row(
+            "Hetero-Tensor, videos per hour",
+            TENSOR_17,
+            "10.7",
+            "per hour",
+            None,
+            "not reproducible",
+            "",
+            "The text has no GEMM's time at this length.",
+        ),
         Row("GPU's block ÷ NPU's", SPEED_UP, "2.7", "×", None, "not reproducible", SOURCE, assumed),
-        Row("NPU's co-run speed-up (33 to 17 frames)", SPEED_UP, "16–19", "%", None, "not reproducible", SOURCE, assumed),
-    ]  # fmt: skip
+        Row(
+            "NPU's co-run speed-up (33 to 17 frames)", SPEED_UP, "16–19", "%", None, "not reproducible", SOURCE, assumed
+        ),
+    ]
 
 
 def _within(run: StreamRun, factor: float) -> float:

@@ -52,10 +52,19 @@ def stream_rows(b: RateTable) -> list[Row]:
     period_s = _period_s(results["hetero"])
     return [
         Row("a video every", STREAM, "677", "s", period_s, "input", B),
-        Row("NPU-only, a video every", NPU_ONLY, "916.7", "s", npu_only_s, "input", "§3.1",
+        Row(
+            "NPU-only, a video every",
+            NPU_ONLY,
+            "916.7",
+            "s",
+            npu_only_s,
+            "input",
+            "§3.1",
             f"It leaves {solo_decode_s(b):.0f} s for a decode on the NPU alone, which the text does not state. With "
-            f"the deployed run's {costs.decode_s:.0f} s NPU-only would take {short_s:.0f} s: a gain of {short_s / period_s:.2f}, and "
-            f"a deadline of {slo * short_s:,.0f} s, which no video of two such periods meets."),
+            f"the deployed run's {costs.decode_s:.0f} s NPU-only would take {short_s:.0f} s: a gain of "
+            f"{short_s / period_s:.2f}, and "
+            f"a deadline of {slo * short_s:,.0f} s, which no video of two such periods meets.",
+        ),
         Row("videos per hour", STREAM, "5.3", "per hour", HOUR_S / period_s, "follows", B),
         Row("NPU-only, videos per hour", STREAM, "3.9", "per hour", HOUR_S / npu_only_s, "follows", "§3.1"),
         Row("gain over NPU-only", STREAM, "1.35", "×", npu_only_s / period_s, "follows", "§3.1, B"),
@@ -64,7 +73,7 @@ def stream_rows(b: RateTable) -> list[Row]:
         *_data_parallel(b, runs["dp"], results),
         *_gpu_only(costs, npu_only_s, results["gpu"]),
         *_tensor(results["hetero-tensor"], npu_only_s, b),
-    ]  # fmt: skip
+    ]
 
 
 def _latencies(runs: dict[Mode, StreamRun], results: dict[Mode, StreamResult], deadline_s: float) -> list[Row]:
@@ -72,12 +81,29 @@ def _latencies(runs: dict[Mode, StreamRun], results: dict[Mode, StreamResult], d
     last_s = runs["hetero"].videos[-1].service_s
     compliant = _compliant(results["hetero"])
     return [
-        Row("the longest video", LATENCY, "1,325", "s", longest_s, "prediction", B,
-            f"Balanced stages take two periods. The last video of a stream, whose NPU part runs alone, takes {last_s:,.0f} s by "
-            f"these rates: it misses the deadline of {deadline_s:,.0f} s." ),
-        Row("videos within the deadline, per hour", NPU_RATE, "5.3", "per hour", compliant, "follows", B,
-            "How many there are follows from the period, an input; that all of them are in time is the row above."),
-    ]  # fmt: skip
+        Row(
+            "the longest video",
+            LATENCY,
+            "1,325",
+            "s",
+            longest_s,
+            "prediction",
+            B,
+            "Balanced stages take two periods. The last video of a stream, whose NPU part runs alone, takes "
+            f"{last_s:,.0f} s by "
+            f"these rates: it misses the deadline of {deadline_s:,.0f} s.",
+        ),
+        Row(
+            "videos within the deadline, per hour",
+            NPU_RATE,
+            "5.3",
+            "per hour",
+            compliant,
+            "follows",
+            B,
+            "How many there are follows from the period, an input; that all of them are in time is the row above.",
+        ),
+    ]
 
 
 def _data_parallel(b: RateTable, run: StreamRun, results: dict[Mode, StreamResult]) -> list[Row]:
@@ -88,50 +114,101 @@ def _data_parallel(b: RateTable, run: StreamRun, results: dict[Mode, StreamResul
     share = 1 - best_cut(rates, executions) / executions
     per_hour, hetero_per_hour = results["dp"].videos_per_hour, results["hetero"].videos_per_hour
     return [
-        Row("DP, a video of the GPU", ARM, "2,620", "s", at_once_s, "prediction", B,
-            f"Where the NPU decodes it at once, as the paper's does; with the GPU's solo rate it would be {alone_s:,.0f} s. The "
-            f"runtime's NPU ends its own video first: {longest_s:,.0f} s at most."),
-        Row("DP, videos within the deadline, per hour", NPU_RATE, "3.9", "per hour", _compliant(results["dp"]),
-            "prediction", B,
-            f"DP's NPU finishes (N·L - k) / N·L = {share:.2f} of HeteroVDiff's videos, whatever T_V is. That this is NPU-only's "
-            "rate is not a rule, and only nearly so here."),
-        Row("DP, gain over NPU-only (four workloads)", ORDER, "1.32–1.42", "×", per_hour / results["npu"].videos_per_hour,
-            "prediction", B),
-        Row("DP, behind HeteroVDiff (four workloads)", ORDER, "0.6–6.4", "%", 100 * (hetero_per_hour / per_hour - 1),
-            "prediction", B,
-            "With the same rates DP and a balanced cut finish equally many: in neither does an engine wait. The paper's DP loses "
-            "something that rates don't show."),
-    ]  # fmt: skip
+        Row(
+            "DP, a video of the GPU",
+            ARM,
+            "2,620",
+            "s",
+            at_once_s,
+            "prediction",
+            B,
+            "Where the NPU decodes it at once, as the paper's does; with the GPU's solo rate it would be "
+            f"{alone_s:,.0f} s. The "
+            f"runtime's NPU ends its own video first: {longest_s:,.0f} s at most.",
+        ),
+        Row(
+            "DP, videos within the deadline, per hour",
+            NPU_RATE,
+            "3.9",
+            "per hour",
+            _compliant(results["dp"]),
+            "prediction",
+            B,
+            f"DP's NPU finishes (N·L - k) / N·L = {share:.2f} of HeteroVDiff's videos, whatever T_V is. That this is "
+            "NPU-only's "
+            "rate is not a rule, and only nearly so here.",
+        ),
+        Row(
+            "DP, gain over NPU-only (four workloads)",
+            ORDER,
+            "1.32–1.42",
+            "×",
+            per_hour / results["npu"].videos_per_hour,
+            "prediction",
+            B,
+        ),
+        Row(
+            "DP, behind HeteroVDiff (four workloads)",
+            ORDER,
+            "0.6–6.4",
+            "%",
+            100 * (hetero_per_hour / per_hour - 1),
+            "prediction",
+            B,
+            "With the same rates DP and a balanced cut finish equally many: in neither does an engine wait. The "
+            "paper's DP loses "
+            "something that rates don't show.",
+        ),
+    ]
 
 
 def _gpu_only(costs: Costs, npu_only_s: float, overlapped: StreamResult) -> list[Row]:
     one_s = _period_s(summarise(simulate(costs, "gpu", (0.0,) * 20, slots=1)))
     both = npu_only_s / _period_s(overlapped)
     return [
-        Row("GPU-only, gain over NPU-only (the least of four workloads)", GPU_ONLY, "0.35", "×", npu_only_s / one_s,
-            "prediction", "§3.1",
-            f"With a video at a time. As hvdc runs it, decoding beside the next video's blocks, it is {both:.2f}."),
-    ]  # fmt: skip
+        Row(
+            "GPU-only, gain over NPU-only (the least of four workloads)",
+            GPU_ONLY,
+            "0.35",
+            "×",
+            npu_only_s / one_s,
+            "prediction",
+            "§3.1",
+            f"With a video at a time. As hvdc runs it, decoding beside the next video's blocks, it is {both:.2f}.",
+        ),
+    ]
 
 
 def _tensor(result: StreamResult, npu_only_s: float, b: RateTable) -> list[Row]:
     period_s = _period_s(result)
     stated_s, stated_gain = TENSOR.number("860.5"), TENSOR.number("0.94")
     why = (
-        f"{npu_only_s:.1f} / 860.5 is {npu_only_s / stated_s:.2f}; {stated_gain} is 860.5 / {npu_only_s:.1f}, the time and "
-        f"not the throughput, and a video in less time than NPU-only's is no loss. What the sentence says of a block, 50 ms "
+        f"{npu_only_s:.1f} / 860.5 is {npu_only_s / stated_s:.2f}; {stated_gain} is 860.5 / {npu_only_s:.1f}, the "
+        "time and "
+        "not the throughput, and a video in less time than NPU-only's is no loss. What the sentence says of a block, "
+        "50 ms "
         f"saved and 155 ms paid, makes {period_s:.0f} s a video."
     )
     linears, factors = len(ATTENTION_LINEARS) + len(FFN_LINEARS), 2 * len(ATTENTION_LINEARS)
     detail = sum(step.expert == "detail" for step in make_schedule()) * b.layers
     return [
         Row("Hetero-Tensor, a video", TENSOR, "860.5", "s", period_s, "not reproducible", B, why),
-        Row("Hetero-Tensor, gain over NPU-only", TENSOR, "0.94", "×", npu_only_s / period_s, "not reproducible", B, why),
-        Row("Hetero-Tensor, hand-offs of a video", TENSOR, "4,680", "", b.executions * linears + detail * factors,
-            "prediction", "model",
-            f"One for each GEMM: {linears} in a block and {factors} of the adapter in the detail expert's {detail} blocks. "
-            f"4,680 are {linears + factors} in each of {b.executions}, as if all blocks had the adapter."),
-    ]  # fmt: skip
+        Row(
+            "Hetero-Tensor, gain over NPU-only", TENSOR, "0.94", "×", npu_only_s / period_s, "not reproducible", B, why
+        ),
+        Row(
+            "Hetero-Tensor, hand-offs of a video",
+            TENSOR,
+            "4,680",
+            "",
+            b.executions * linears + detail * factors,
+            "prediction",
+            "model",
+            f"One for each GEMM: {linears} in a block and {factors} of the adapter in the detail expert's {detail} "
+            "blocks. "
+            f"4,680 are {linears + factors} in each of {b.executions}, as if all blocks had the adapter.",
+        ),
+    ]
 
 
 def _period_s(result: StreamResult) -> float:
