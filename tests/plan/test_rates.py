@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from hvdc.errors import UsageError
 from hvdc.plan.costs import EngineCosts
 from hvdc.plan.cut import Rates
+from hvdc.plan.rate_fields import BlockRate, EngineRates, Gemm, Idle, Reported
 from hvdc.plan.rates import RateTable, load_rates, rates_toml, require_fitting
 
 TEXT = """
@@ -176,20 +178,32 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        ("gpu", "no co-run rate of the gpu"),
-        ("npu", "no co-run rate of the npu"),
-        ("decode", "no co-run time of the decoder"),
+        ("gpu", r"it has no gpu\.co_run_block_s$"),
+        ("npu", r"it has no npu\.co_run_block_s$"),
+        ("decode", r"it has no decode\.co_run_s$"),
     ],
 )
 def test_what_is_not_known_is_said_where_it_is_needed(without: str, message: str) -> None:
     known = RateTable.model_validate({key: value for key, value in values().items() if key != without})
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError) as caught:
         _ = known.rates
+    assert re.search(message, caught.value.what)
     if without == "decode":
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, match="no co-run time of the decoder"):
             known.costs()
     else:
         assert getattr(known.costs(), without) == EngineCosts(None, None)
+
+
+def test_the_documents_table_is_valid_and_every_key_is_documented(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "RATES.md").read_text("utf-8")
+    example = text.split("```toml\n", 1)[1].split("```", 1)[0]
+    assert load_rates(table(tmp_path, example)).rates == Rates(13.27, pytest.approx(3.2), 267.0)
+    keys = [
+        *RateTable.model_fields,
+        *(k for m in (EngineRates, BlockRate, Gemm, Idle, Reported) for k in m.model_fields),
+    ]
+    assert [key for key in keys if not re.search(rf"\b{key}\b", text)] == []
 
 
 IDLE = {"engine": "gpu", "cut": 2, "seconds": 5.0, "source": "measured today"}
