@@ -5,10 +5,11 @@ from __future__ import annotations
 from statistics import fmean
 
 from examples.rates.derive import CUTS, DEPLOYED, DRIFT, FROM_SOLO, IDLE, SOLO, SPEED_UP, STEP_CUTS, STREAM, WITHOUT
-from examples.reproduction.idle import IdleLine
 from examples.reproduction.row import Row
 from exporters.schedule import make_schedule
+from hvdc.plan.balance import Balance, balance_of
 from hvdc.plan.cut import Rates, best_cut, gpu_stage_s, npu_stage_s, period_s
+from hvdc.plan.rate_fields import Idle
 from hvdc.plan.rates import RateTable
 
 A, B, IDLE_65 = "A", "B", "idle, §6.5.1"
@@ -16,56 +17,39 @@ A, B, IDLE_65 = "A", "B", "idle, §6.5.1"
 
 def cut_rows(a: RateTable, b: RateTable) -> list[Row]:
     """Of the tables by section 3.3 and by section 6."""
-    return [*_idle_times(a, b), *_placed(b), *_other_cuts(b), *_solo(b)]
+    return [*_idle_times(a), *_placed(b), *_other_cuts(b), *_solo(b)]
 
 
-def line_of(a: RateTable) -> IdleLine:
+def balance_of_a(a: RateTable) -> Balance:
     """Table A."""
-    waits = {idle.cut: idle.seconds if idle.engine == "gpu" else -idle.seconds for idle in a.idle}
-    return IdleLine.through(waits, a.executions)
+    return balance_of(a.idle, a.executions)
 
 
-def decodes_s(b: RateTable) -> tuple[float, ...]:
-    """Every length of a decode that the paper mentions."""
-    return DRIFT.number("186"), DRIFT.number("267"), DRIFT.number("270"), solo_decode_s(b)
+def _balance_of_6(executions: int) -> Balance:
+    """Section 6.5.1's idle times at the same two cuts."""
+    waits = (("gpu", 30, "334"), ("npu", 60, "132"))
+    idle = [Idle(engine=e, cut=cut, seconds=IDLE.number(text), source=IDLE.source()) for e, cut, text in waits]
+    return balance_of(idle, executions)
 
 
-def _idle_times(a: RateTable, b: RateTable) -> list[Row]:
-    of_3 = line_of(a)
-    of_6 = IdleLine.through({30: IDLE.number("334"), 60: -IDLE.number("132")}, b.executions)
+def _idle_times(a: RateTable) -> list[Row]:
+    of_3, of_6 = balance_of_a(a), _balance_of_6(a.executions)
     why = (
-        f"Idle times at two cuts give T_G + T_N and the balance, whatever T_V is: {of_3.both_s:.1f} s and "
-        f"{of_3.balance:.1f} by section 3.3, {of_6.both_s:.1f} s and {of_6.balance:.1f} by section 6.5.1. The sections "
-        "disagree; the deployed cut agrees with the later one."
+        "Idle times at two cuts give T_G + T_N and the balance, whatever T_V is: "
+        f"{of_3.both_blocks_s:.1f} s and {of_3.point:.1f} by section 3.3, {of_6.both_blocks_s:.1f} s and "
+        f"{of_6.point:.1f} by section 6.5.1. The sections disagree; the deployed cut agrees with the later one."
     )
-    return [
-        Row("GPU idle at cut 30", STEP_CUTS, "356", "s", of_3.gpu_waits_s(30), "input", A),
-        Row("NPU idle at cut 60", STEP_CUTS, "121", "s", -of_3.gpu_waits_s(60), "input", A),
-        Row("deployed cut", DEPLOYED, "51", "block", of_3.cut(decodes_s(b)), "prediction", A, why),
-        Row(
-            "gap between the stages at 51",
-            DEPLOYED,
-            "1",
-            "s",
-            abs(of_3.gpu_waits_s(51)),
-            "prediction",
-            A,
-            why,
-            at_most=True,
-        ),
-        Row("deployed cut", DEPLOYED, "51", "block", of_6.cut(decodes_s(b)), "prediction", IDLE_65, why),
-        Row(
-            "gap between the stages at 51",
-            DEPLOYED,
-            "1",
-            "s",
-            abs(of_6.gpu_waits_s(51)),
-            "prediction",
-            IDLE_65,
-            why,
-            at_most=True,
-        ),
+    rows = [
+        Row("GPU idle at cut 30", STEP_CUTS, "356", "s", of_3.npu_longer_s(30), "input", A),
+        Row("NPU idle at cut 60", STEP_CUTS, "121", "s", -of_3.npu_longer_s(60), "input", A),
     ]
+    for balance, source in ((of_3, A), (of_6, IDLE_65)):
+        gap_s = abs(balance.npu_longer_s(51))
+        rows += [
+            Row("deployed cut", DEPLOYED, "51", "block", balance.best_cut(), "prediction", source, why),
+            Row("gap between the stages at 51", DEPLOYED, "1", "s", gap_s, "prediction", source, why, at_most=True),
+        ]
+    return rows
 
 
 def _placed(b: RateTable) -> list[Row]:
@@ -128,7 +112,7 @@ def _implied(b: RateTable) -> str:
 
 def _solo(b: RateTable) -> list[Row]:
     gpu, npu = _solo_rates(b)
-    deployed_s, solo_s = b.rates.decode_s, solo_decode_s(b)
+    deployed_s, solo_s = b.rates.decode_s, b.costs().decode_when_alone()
     cuts = [best_cut(Rates(gpu, npu, decode_s), b.executions) for decode_s in (deployed_s, solo_s)]
     needed_s = FROM_SOLO.number("57") * (gpu + npu) - b.executions * npu
     why = (
@@ -190,13 +174,6 @@ def _solo(b: RateTable) -> list[Row]:
 def _solo_rates(b: RateTable) -> tuple[float, float]:
     costs = b.costs()
     return fmean(costs.gpu.when_alone("gpu")), fmean(costs.npu.when_alone("npu"))
-
-
-def solo_decode_s(b: RateTable) -> float:
-    """A decode on the NPU alone, as section 3.1 leaves it."""
-    if b.decode.solo_s is None:
-        raise ValueError("table B has a decode of the NPU alone")
-    return b.decode.solo_s.value
 
 
 def _gpu_waits_s(rates: Rates, executions: int, cut: int) -> float:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from examples.reproduction.cut_rows import cut_rows, line_of
+from examples.reproduction.cut_rows import balance_of_a, cut_rows
 from examples.reproduction.document import Section, document
 from examples.reproduction.memory_rows import memory_rows, weights
 from examples.reproduction.replanning import JITTER, SEED, VIDEOS, Case, cases, changes, deadlines, table
 from examples.reproduction.shorter_rows import shorter_rows
 from examples.reproduction.stream_rows import run_all, stream_rows
-from hvdc.plan.cut import best_cut, gpu_stage_s, npu_stage_s, period_s
+from hvdc.plan.cut import best_cut
 from hvdc.plan.memory import memory_table
-from hvdc.plan.pictures import draw_slo
-from hvdc.plan.plots import Bar, draw_changes, draw_cut, draw_gantt, draw_memory
+from hvdc.plan.pictures import draw_slo, draw_stages
+from hvdc.plan.plots import Bar, draw_changes, draw_gantt, draw_memory
 from hvdc.plan.rates import RateTable, load_rates
 from hvdc.plan.results import spans
 from hvdc.plan.scenarios import Scenario, configurations, reference_latency_s, slo
@@ -83,7 +83,8 @@ def draw(folder: Path) -> None:
     """The pictures, into a folder that exists."""
     _, b = tables()
     cut = best_cut(b.rates, b.executions)
-    _draw_cut(b, cut, folder)
+    others = {30: "end of a step", 34: "without T_V", 57: "solo rates", 60: "end of a step"}
+    draw_stages(b, cut, None if b.semantic_steps is None else b.semantic_steps * b.layers, folder, others)
     runs = run_all(b.costs(), cut, videos=10)
     shown = {name: spans(runs[name]) for name in ("hetero", "npu", "dp")}
     draw_gantt(shown, sorted(v.finish_s for v in runs["hetero"].videos)[3], folder)
@@ -109,7 +110,7 @@ def _cases() -> tuple[Case, ...]:
 
 
 def _cut_caption(a: RateTable) -> str:
-    return f"Stages and period over the cut, by table B; table A balances at {line_of(a).balance:.1f}"
+    return f"Stages and period over the cut, by table B; table A balances at {balance_of_a(a).point:.1f}"
 
 
 def _replanning_text(compared: tuple[Case, ...]) -> str:
@@ -122,25 +123,6 @@ on the GPU where a video would else be late. Videos per hour, {VIDEOS} videos, s
 {table(compared)}
 
 """
-
-
-def _draw_cut(b: RateTable, cut: int, folder: Path) -> None:
-    rates, executions = b.rates, b.executions
-    every = range(executions + 1)
-    best_s = period_s(rates, executions, cut)
-    names = {30: "end of a step", 34: "without T_V", 57: "solo rates", 60: "end of a step"}
-    marks = {
-        k: f"{k}: {name}\n+{100 * (period_s(rates, executions, k) / best_s - 1):.1f} %" for k, name in names.items()
-    }
-    draw_cut(
-        [gpu_stage_s(rates, k) for k in every],
-        [npu_stage_s(rates, executions, k) for k in every],
-        cut,
-        folder,
-        layers=b.layers,
-        expert_switch=None if b.semantic_steps is None else b.semantic_steps * b.layers,
-        marks=marks,
-    )
 
 
 def _draw_deadlines(b: RateTable, cut: int, folder: Path) -> None:

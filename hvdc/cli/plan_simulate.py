@@ -12,7 +12,6 @@ from hvdc.cli.output import out, print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks, note
 from hvdc.cli.shared_options import plot_option
 from hvdc.figures import prepare_folder
-from hvdc.plan.pictures import draw_simulation
 from hvdc.plan.results import Deadline, Distribution, powers_of
 from hvdc.plan.scenarios import Outcome, compare, deadline_of
 
@@ -59,6 +58,10 @@ def command(
             tell=telling.tell,
             done=telling.done,
         )
+    if plot is not None:
+        from hvdc.plan.pictures import draw_simulation  # here: plans without pictures start faster
+
+        draw_simulation(outcomes, plot)
     if as_json:
         print_json(
             {
@@ -77,8 +80,6 @@ def command(
         if why_none:
             note(why_none, quiet=quiet)
         _print(this, outcomes, deadline, with_energy=powers_w is not None)
-    if plot is not None:
-        draw_simulation(outcomes, plot)
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:

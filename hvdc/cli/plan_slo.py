@@ -11,7 +11,6 @@ from hvdc.cli.output import print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks
 from hvdc.cli.shared_options import plot_option
 from hvdc.figures import prepare_folder
-from hvdc.plan.pictures import draw_slo
 from hvdc.plan.scenarios import factors_of, reference_of, slo
 
 
@@ -44,6 +43,10 @@ def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked
             tell=telling.tell,
             done=telling.done,
         )
+    if plot is not None:
+        from hvdc.plan.pictures import draw_slo  # here: plans without pictures start faster
+
+        draw_slo(points, this.wanted, reference_s, plot, given=this.reference_s is not None)
     if as_json:
         names = [{"mode": c.mode, "policy": c.policy} for c in this.wanted]
         print_json(
@@ -74,5 +77,3 @@ def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked
             for p in points
         ]
         table(title, columns, rows)
-    if plot is not None:
-        draw_slo(points, this.wanted, reference_s, plot, given=this.reference_s is not None)

@@ -3,12 +3,42 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hvdc.plan.plots import Paths, draw_deadlines, draw_gantt
+from hvdc.plan.cut_plan import BalancePlan, CutPlan
+from hvdc.plan.placement import Trajectory
+from hvdc.plan.plots import Paths, draw_cut, draw_deadlines, draw_gantt, draw_waits
+from hvdc.plan.rates import RateTable
 from hvdc.plan.results import spans
 from hvdc.plan.scenarios import Configuration, Outcome, SloPoint
+
+
+def draw_plan(plan: CutPlan | BalancePlan, folder: Path) -> Paths:
+    """Both stages and the period over the cut; or how long engines wait, where a table says no more. Raises as
+    `hvdc.plan.plots`."""
+    cuts = range(plan.table.executions + 1)
+    if isinstance(plan, BalancePlan):
+        longer_s = [plan.balance.npu_longer_s(cut) for cut in cuts]
+        gpu_s, npu_s = [max(s, 0.0) for s in longer_s], [max(-s, 0.0) for s in longer_s]
+        return draw_waits(gpu_s, npu_s, plan.cut, folder)
+    return draw_stages(plan.table, plan.chosen.cut, plan.switch, folder)
+
+
+def draw_stages(
+    table: RateTable, cut: int, switch: int | None, folder: Path, others: Mapping[int, str] | None = None
+) -> Paths:
+    """A table's stages over the cut. ``others``: cuts to point at, with their names; how much longer their period is,
+    is added. Raises as `hvdc.plan.plots`."""
+    trajectory = Trajectory(table.costs())
+    stages = [trajectory.stages(k) for k in range(table.executions + 1)]
+    marks = {
+        k: f"{k}: {name}\n{100 * (stages[k].period_s / stages[cut].period_s - 1):+.1f} %"
+        for k, name in (others or {}).items()
+    }
+    gpu_s, npu_s = [s.gpu_s for s in stages], [s.npu_s for s in stages]
+    return draw_cut(gpu_s, npu_s, cut, folder, layers=table.layers, expert_switch=switch, marks=marks)
+
 
 GANTT_VIDEOS = 4
 """The first configuration is shown until so many are finished, and the others as long."""

@@ -99,9 +99,9 @@ def draw_cut(
         axes.set_ylim(0, top)
         low = right // 4
         _label_line(axes, "GPU", low, unit.of(gpu_stage_s[low]), VERMILION, offset=(7, 0), ha="left", va="top")
-        high = right - right // 14
-        axes.annotate("period", (high, unit.of(period[high])), xytext=(-9, 3), textcoords="offset points", fontsize=8,
-                      color=QUIET, ha="right")  # fmt: skip
+        high = cut + (right - cut) * 2 // 5
+        axes.annotate("period", (high, unit.of(period[high])), xytext=(7, -3), textcoords="offset points", fontsize=8,
+                      color=QUIET, va="top")  # fmt: skip
         _label_line(axes, "NPU and\ndecoder", 0, unit.of(npu_stage_s[0]), BLUE, offset=(5, -9), ha="left", va="top")
         if expert_switch is not None and expert_switch < right:
             axes.axvline(expert_switch, color=QUIET, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
@@ -111,6 +111,31 @@ def draw_cut(
         axes.set_xlabel(f"cut: blocks of a video that the GPU executes, of {executions}\n(lines: ends of steps)")
         axes.set_ylabel(f"{unit.name} per video")
     return save(figure, folder, "cut", about=f"Period over the cut; the best cut is {cut}.")
+
+
+def draw_waits(gpu_idle_s: Sequence[float], npu_idle_s: Sequence[float], cut: int, folder: Path) -> Paths:
+    """``cut.svg``, ``cut.png`` where no stage is known: for how many seconds of each period an engine waits, for every
+    cut from 0 on."""
+    if len(gpu_idle_s) != len(npu_idle_s) or not 0 <= cut < len(gpu_idle_s):
+        raise ValueError(f"{len(gpu_idle_s)} and {len(npu_idle_s)} waits, cut {cut}")
+    right = min(len(gpu_idle_s) - 1, max(2 * cut, 1))
+    shown = range(right + 1)
+    with house_style():
+        figure = new_figure(PHONE_WIDTH_IN, 3.2)
+        axes = figure.subplots()
+        for colour, waits in ((VERMILION, gpu_idle_s), (BLUE, npu_idle_s)):
+            axes.plot(shown, [waits[k] for k in shown], color=colour)
+        axes.plot(cut, max(gpu_idle_s[cut], npu_idle_s[cut]), "o", color=BLACK, markersize=8, zorder=4)
+        axes.annotate(f"cut {cut}", (cut, max(gpu_idle_s[cut], npu_idle_s[cut])), xytext=(0, 44),
+                      textcoords="offset points", ha="center", fontweight="bold")  # fmt: skip
+        axes.set_xlim(0, right)
+        axes.set_ylim(0, None)
+        low, high = right // 5, right - right // 5
+        _label_line(axes, "GPU waits", low, gpu_idle_s[low], VERMILION, offset=(7, 0), ha="left", va="bottom")
+        _label_line(axes, "NPU waits", high, npu_idle_s[high], BLUE, offset=(-7, 0), ha="right", va="bottom")
+        axes.set_xlabel(f"cut: blocks of a video that the GPU executes, of {len(gpu_idle_s) - 1}")
+        axes.set_ylabel("seconds per video")
+    return save(figure, folder, "cut", about=f"Idle engines over the cut; the best cut is {cut}.")
 
 
 @dataclass(frozen=True)
