@@ -10,6 +10,7 @@ COMMANDS: dict[str, str] = {
     "cut": "Place the cut, from a table of rates.",
     "simulate": "Simulate a stream of videos in each configuration.",
     "slo": "Videos per hour that meet a deadline, over deadlines.",
+    "memory": "What each way to run holds, and whether it fits.",
     "tensor": "Split each GEMM between both engines.",
 }
 """Command -> line of help. Each is the function ``command`` of the module ``hvdc.cli.plan_<command>``."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from hvdc.artifact.manifest import Manifest
 from hvdc.errors import UsageError
+
+if TYPE_CHECKING:  # it needs NumPy, and arithmetic doesn't
+    from hvdc.artifact.manifest import Manifest
 
 Engine = Literal["gpu", "npu"]
 TILE = 32

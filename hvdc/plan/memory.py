@@ -46,12 +46,27 @@ class WeightBytes:
 
 @dataclass(frozen=True)
 class Row:
-    """One configuration: weights held, transient copies, their sum, and how it is counted."""
+    """One configuration: weights held, transient copies, their sum, and how it is counted.
+
+    ``base_bytes``: attention base, feed-forward pairs and scales; ``adapter_bytes``: the rank-128 factors; both of all
+    ``copies``. Each engine maps one copy.
+    """
 
     name: str
-    weight_bytes: int
+    base_bytes: int
+    adapter_bytes: int
     transient_bytes: int
+    copies: int
     note: str
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.base_bytes + self.adapter_bytes
+
+    @property
+    def copy_bytes(self) -> int:
+        """What one engine maps."""
+        return self.weight_bytes // self.copies
 
     @property
     def total_bytes(self) -> int:
@@ -60,13 +75,14 @@ class Row:
 
 def memory_table(w: WeightBytes) -> list[Row]:
     """The rows of Table 3 in the order of the paper's text."""
-    s, npu, gpu = w.artifact_bytes, w.npu_transient_bytes, w.gpu_transient_bytes
-    merged = 2 * (w.base_bytes + w.totals.attention_base_bytes)
+    base, adapter = w.base_bytes, w.totals.adapter_bytes
+    npu, gpu = w.npu_transient_bytes, w.gpu_transient_bytes
+    merged = 2 * (base + w.totals.attention_base_bytes)
     fp16 = 2 * FP16_BYTES * (w.parameters.base - w.parameters.text_embedder)
     return [
-        Row("artifact", s, 0, "stored once"),
-        Row("two engines, one copy", s, npu + gpu, "NPU: FP16 feed-forward pair; GPU: staged pair"),
-        Row("data parallel", 2 * s, npu, "as the paper counts: without the GPU's staging"),
-        Row("one merged INT8 copy per engine", merged, npu, "the detail expert as a second attention base"),
-        Row("one FP16 copy per engine", fp16, 0, "base parameters without the text projection (our reading)"),
+        Row("artifact", base, adapter, 0, 1, "stored once"),
+        Row("two engines, one copy", base, adapter, npu + gpu, 1, "NPU: FP16 feed-forward pair; GPU: staged pair"),
+        Row("data parallel", 2 * base, 2 * adapter, npu, 2, "as the paper counts: without the GPU's staging"),
+        Row("one merged INT8 copy per engine", merged, 0, npu, 2, "the detail expert as a second attention base"),
+        Row("one FP16 copy per engine", fp16, 0, 0, 2, "base parameters without the text projection (our reading)"),
     ]

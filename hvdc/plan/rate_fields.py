@@ -119,9 +119,9 @@ class Gemm(Fields):
 class Sharing(Fields):
     """What it costs that both engines share a GEMM, and how they may.
 
-    Each time that they meet: ``sync_s``, waiting for each other, and ``copy_s``, copies or cache maintenance. ``home`` is
-    the engine that needs no exchange to compute alone. ``npu_standard_tokens``: lengths that the NPU does not pad.
-    ``ratios``: GPU : NPU, of columns; none: any tile.
+    Each time that they meet: ``sync_s``, waiting for each other, and ``copy_s``, copies or cache maintenance.
+    ``home`` is the engine that needs no exchange to compute alone. ``npu_standard_tokens``: lengths that the NPU does
+    not pad. ``ratios``: GPU : NPU, of columns; none: any tile.
     """
 
     sync_s: Duration
