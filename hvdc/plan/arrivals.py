@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import math
 import random
@@ -86,17 +85,20 @@ def _json_cells(path: Path, text: str) -> list[tuple[str, Any]]:
 
 
 def _csv_cells(path: Path, text: str) -> list[tuple[str, Any]]:
-    kept = [
-        (f"line {i}", line) for i, line in enumerate(text.splitlines(), 1) if line.strip() and line.lstrip()[0] != "#"
-    ]
-    try:
-        rows = list(csv.reader(io.StringIO("\n".join(line for _, line in kept))))
-    except csv.Error as error:
-        raise UsageError("the trace of arrivals is not CSV", where=str(path), found=str(error)) from error
-    places, column = [place for place, _ in kept], 0
-    if rows and COLUMN in (names := [name.strip() for name in rows[0]]):
-        column, rows, places = names.index(COLUMN), rows[1:], places[1:]
-    return [(place, row[column] if column < len(row) else "nothing") for place, row in zip(places, rows, strict=False)]
+    """Of each line, which is a record of its own."""
+    rows = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        try:
+            rows += [(f"line {number}", row) for row in csv.reader([line], strict=True)]
+        except csv.Error as error:
+            where = f"{path}, line {number}"
+            raise UsageError("the trace of arrivals is not CSV", where=where, found=str(error)) from error
+    column = 0
+    if rows and COLUMN in (names := [name.strip() for name in rows[0][1]]):
+        column, rows = names.index(COLUMN), rows[1:]
+    return [(place, row[column] if column < len(row) else "nothing") for place, row in rows]
 
 
 def _seconds(path: Path, place: str, cell: Any) -> float:

@@ -68,22 +68,19 @@ def cut_in_time(
     """The largest cut, ``most`` at most, with which a video is in time, and in how many seconds the GPU begins it.
 
     ``allowed_s`` counts from now, or, ``from_start``, from its first block: then the GPU begins it no earlier than it
-    must to be done when the NPU is free. ``most`` and 0 s if there is none: a video that is late anyway delays no
-    other.
+    must to be done when the NPU is free. 0 s: as soon as it is free. ``most`` and 0 s if there is no such cut: a video
+    that is late anyway delays no other.
     """
     for cut in range(most, -1, -1):
-        gpu_s = cut * rates.gpu_block_s
-        prefix_s = gpu_s + ready.handoff_s
-        hold_s = ready.npu_s - prefix_s
-        begin_s = hold_s if from_start and hold_s > ready.gpu_s else ready.gpu_s
-        handed_s = begin_s + prefix_s
-        if cut == 0:
-            begin_s = handed_s = ready.npu_s
+        prefix_s = cut * rates.gpu_block_s
+        prefix_s = prefix_s + ready.handoff_s if cut > 0 else 0.0
+        suffix_s = npu_stage_s(rates, executions, cut)
+        handed_s = ready.gpu_s + prefix_s if cut > 0 else 0.0
         resumed_s = handed_s if handed_s > ready.npu_s else ready.npu_s
-        finish_s = resumed_s + npu_stage_s(rates, executions, cut)
-        taken_s = finish_s - begin_s if from_start else finish_s
+        taken_s = prefix_s + suffix_s if from_start else resumed_s + suffix_s
         if taken_s <= allowed_s:
-            return cut, begin_s if from_start and cut > 0 else 0.0
+            hold_s = ready.npu_s - prefix_s
+            return cut, hold_s if from_start and cut > 0 and hold_s > ready.gpu_s else 0.0
     return most, 0.0
 
 

@@ -15,7 +15,7 @@ import pytest
 from tests.artifacts import Spec, make_artifact
 from tests.device_runtime.builds import built
 from tests.device_runtime.streams import Shape, check, words
-from tests.device_runtime.test_policy import in_python, normal, tables
+from tests.device_runtime.test_policy import in_python, normal, observations, said, situations, tables
 
 TOOLS = ("hvdc_cut", "hvdc_platform_check", "hvdc_stream_check")
 LIBRARIES = "/usr/aarch64-linux-gnu"
@@ -38,12 +38,11 @@ def say(command: list[str], *arguments: object, given: str = "") -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_the_cut_on_arm_is_the_cut_in_python(emulated: dict[str, list[str]]) -> None:
-    """ARM compilers like to fuse a product and a sum; the policy does not let them."""
-    asked = tables()
-    given = "\n".join(f"{r.gpu_block_s.hex()} {r.npu_block_s.hex()} {r.decode_s.hex()} {n}" for r, n in asked)
-    answers = say(emulated["hvdc_cut"], given=given)
-    assert [normal(line) for line in answers] == [in_python(*table) for table in asked]
+def test_the_policies_on_arm_are_those_in_python(emulated: dict[str, list[str]]) -> None:
+    """ARM compilers like to fuse a product and a sum; the policies do not let them."""
+    asked = tables() + observations() + situations()
+    answers = say(emulated["hvdc_cut"], given=said(asked))
+    assert [normal(line) for line in answers] == [in_python(question) for question in asked]
 
 
 def test_weights_are_verified_on_arm(emulated: dict[str, list[str]], tmp_path: Path) -> None:

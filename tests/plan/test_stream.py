@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ BY_HAND = costs(3.0, 1.0, 2.0, executions=4)
         ("hetero", {"cut": 0}, [(0, 0, 0, 4, 6), (6, 6, 6, 10, 12)]),
         ("hetero", {"cut": 4}, [(0, 12, 12, 12, 14), (12, 24, 24, 24, 26)]),
         # The NPU takes video 0, the GPU 1; the NPU decodes 1 after 2, and is not free for 3 before.
-        ("dp", {}, [(0, 0, 0, 4, 6), (0, 12, 12, 12, 14), (6, 6, 6, 10, 12), (12, 24, 26, 26, 28), (14, 14, 14, 18, 20)]),
+        ("dp", {},
+         [(0, 0, 0, 4, 6), (0, 12, 12, 12, 14), (6, 6, 6, 10, 12), (12, 24, 26, 26, 28), (14, 14, 14, 18, 20)]),
         ("hetero-tensor", {}, [(0, 0, 0, 13.2, 15.2), (15.2, 15.2, 15.2, 28.4, 30.4)]),
     ],
 )  # fmt: skip
@@ -113,7 +115,9 @@ def test_a_second_engine_never_reduces_throughput(gpu_s: float, npu_s: float, de
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.sampled_from([("npu", None), ("gpu", None), ("hetero", 1), ("hetero", 51), ("hetero", 170), ("hetero-tensor", None)]),
+    st.sampled_from(
+        [("npu", None), ("gpu", None), ("hetero", 1), ("hetero", 51), ("hetero", 170), ("hetero-tensor", None)]
+    ),
     SECONDS, SECONDS, DECODES, st.sampled_from(["gpu_s", "npu_s", "decode_s", "handoff_s", "tensor_s"]),
     st.floats(1.001, 3), st.integers(0, 99),
 )  # fmt: skip
@@ -148,7 +152,7 @@ def test_every_video_is_finished_and_engines_do_one_thing_at_a_time(mode: Mode, 
         sorted((v.npu_start_s, v.finish_s) for v in run.videos),
         sorted((v.start_s, v.gpu_end_s) for v in run.videos if v.gpu_end_s > v.start_s),
     ):
-        assert all(end <= start for (_, end), (start, _) in zip(work, work[1:], strict=False))
+        assert all(end <= start for (_, end), (start, _) in pairwise(work))
     for v in run.videos:
         assert (
             sum(o.start_s < v.finish_s and o.finish_s > v.start_s for o in run.videos if o.start_s <= v.start_s)

@@ -72,17 +72,15 @@ uint32_t hvdc_cut_in_time(const hvdc_rates *rates, uint32_t executions, uint32_t
                           double allowed_s, bool from_start, double *begin_s) {
     for (uint32_t tried = 0; tried <= most; tried++) {
         uint32_t cut = most - tried;
-        double gpu_s = hvdc_gpu_stage_s(rates, cut);
-        double prefix_s = gpu_s + ready->handoff_s;
-        double hold_s = ready->npu_s - prefix_s;
-        double begun_s = from_start && hold_s > ready->gpu_s ? hold_s : ready->gpu_s;
-        double handed_s = begun_s + prefix_s;
-        if (cut == 0) begun_s = handed_s = ready->npu_s;
+        double prefix_s = hvdc_gpu_stage_s(rates, cut);
+        prefix_s = cut > 0 ? prefix_s + ready->handoff_s : 0.0;
+        double suffix_s = hvdc_npu_stage_s(rates, executions, cut);
+        double handed_s = cut > 0 ? ready->gpu_s + prefix_s : 0.0;
         double resumed_s = handed_s > ready->npu_s ? handed_s : ready->npu_s;
-        double finish_s = resumed_s + hvdc_npu_stage_s(rates, executions, cut);
-        double taken_s = from_start ? finish_s - begun_s : finish_s;
+        double taken_s = from_start ? prefix_s + suffix_s : resumed_s + suffix_s;
         if (taken_s <= allowed_s) {
-            *begin_s = from_start && cut > 0 ? begun_s : 0.0;
+            double hold_s = ready->npu_s - prefix_s;
+            *begin_s = from_start && cut > 0 && hold_s > ready->gpu_s ? hold_s : 0.0;
             return cut;
         }
     }

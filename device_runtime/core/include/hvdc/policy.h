@@ -53,9 +53,10 @@ double hvdc_observed(double before_s, double seconds, uint32_t count, double wei
  * video to video, and the cut goes only so far from `best` that it is halved. */
 uint32_t hvdc_meeting_cut(const hvdc_rates *rates, uint32_t executions, uint32_t best, const hvdc_ready *ready);
 
-/* The largest cut, `most` at most, with which a video is finished in time; `*begin_s`: in how many seconds the GPU begins
- * it. `allowed_s` counts from now, or, `from_start`, from its first block: then the GPU begins it no earlier than it must
- * to be done when the NPU is free. `most` and 0 if there is none: a video that is late anyway delays no other. */
+/* The largest cut, `most` at most, with which a video is in time; `*begin_s`: in how many seconds the GPU begins it, 0 for
+ * as soon as it is free. `allowed_s` counts from now, or, `from_start`, from its first block: then the GPU begins it no
+ * earlier than it must to be done when the NPU is free. `most` and 0 if there is no such cut: a video that is late anyway
+ * delays no other. */
 uint32_t hvdc_cut_in_time(const hvdc_rates *rates, uint32_t executions, uint32_t most, const hvdc_ready *ready,
                           double allowed_s, bool from_start, double *begin_s);
 
