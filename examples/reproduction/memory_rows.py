@@ -8,6 +8,7 @@ from collections.abc import Callable
 from examples.reproduction.row import Row
 from examples.reproduction.said import (
     ADDING,
+    BUFFERS,
     EACH_BLOCK,
     FP16_COPY,
     HOLDS,
@@ -18,14 +19,23 @@ from examples.reproduction.said import (
 )
 from exporters.model import DCM_WAN21_1_3B as MODEL
 from exporters.model import EMBEDDER, canonical_tensors
+from exporters.schedule import make_schedule
 from hvdc.pipeline.artifact_plan import plan_artifact
 from hvdc.pipeline.prepare import parameters, tokens_of
 from hvdc.plan.memory import FP16_BYTES, GIB, MIB, WeightBytes, memory_table
+from hvdc.plan.working_memory import (
+    ClipSizes,
+    carrier_bytes,
+    handoff_bytes,
+    scores_bytes,
+    text_keys_bytes,
+    working_buffers,
+)
 from hvdc.targets import load_target
 
 SHAPES = "shapes"
 GB, MB, MILLION = 1e9, 1e6, 1e6
-HEIGHT, WIDTH, STEPS = 480, 832, 6
+FRAMES, HEIGHT, WIDTH, STEPS = 49, 480, 832, 6
 
 
 def weights() -> WeightBytes:
@@ -37,7 +47,26 @@ def weights() -> WeightBytes:
 def memory_rows() -> list[Row]:
     """In the order of the paper."""
     w = weights()
-    return [*_counts(), *_weights(w), *_configurations(w)]
+    return [*_counts(), *_weights(w), *_configurations(w), *_working(w)]
+
+
+def clip_sizes() -> ClipSizes:
+    """Of the full-size model with clips of 49 frames."""
+    tokens = tokens_of(MODEL, FRAMES, HEIGHT, WIDTH)
+    latent_values = MODEL.out_channels * math.prod(MODEL.patch)
+    experts = len({step.expert for step in make_schedule()})
+    return ClipSizes(
+        tokens=tokens,
+        text_tokens=MODEL.text_tokens,
+        text_width=MODEL.text_width,
+        width=MODEL.width,
+        ffn_width=MODEL.ffn_width,
+        heads=MODEL.heads,
+        rank=MODEL.rank,
+        layers=MODEL.layers,
+        latent_values=latent_values,
+        experts=experts,
+    )
 
 
 def _counts() -> list[Row]:
@@ -162,6 +191,22 @@ def _configurations(w: WeightBytes) -> list[Row]:
         ("one FP16 copy per engine", HOLDS, "5.25", ""),
     )
     return [Row(name, said, text, "GiB", total[name], "prediction", SHAPES, why) for name, said, text, why in stated]
+
+
+def _working(w: WeightBytes) -> list[Row]:
+    """The paper's working buffers, and the prompt's keys and values, which it does not mention."""
+    c = clip_sizes()
+    keys = c.experts * text_keys_bytes(c)
+    stated = sum(b.bytes for b in working_buffers(c)) - keys
+    weights = next(r.total_bytes for r in memory_table(w) if r.name == "two engines, one copy")
+    why = f"Without the keys and values of cross-attention, {keys / MIB:.0f} MiB, which the paper does not mention."
+    return [
+        Row("a hidden-state carrier", BUFFERS, "59.4", "MiB", carrier_bytes(c) / MIB, "prediction", SHAPES),
+        Row("scores and probabilities", BUFFERS, "178", "MiB", scores_bytes(c) / MIB, "prediction", SHAPES),
+        Row("the hand-off", BUFFERS, "130", "MB", handoff_bytes(c) / MB, "prediction", SHAPES),
+        Row("working buffers", BUFFERS, "0.4", "GiB", stated / GIB, "prediction", SHAPES, why),
+        Row("needed at steady state", BUFFERS, "1.9", "GiB", (weights + stated) / GIB, "prediction", SHAPES, why),
+    ]
 
 
 def _elements(keep: Callable[[str], bool]) -> int:

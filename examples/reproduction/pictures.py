@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from examples.reproduction.memory_rows import weights
+from examples.reproduction.memory_rows import clip_sizes, weights
 from examples.reproduction.replanning import Case, changes, deadlines
 from examples.reproduction.stream_rows import VIDEOS, run_all
 from hvdc.plan.cut import best_cut
 from hvdc.plan.memory import memory_table
-from hvdc.plan.pictures import draw_slo, draw_stages
-from hvdc.plan.plots import Bar, draw_changes, draw_gantt, draw_memory
+from hvdc.plan.pictures import draw_slo, draw_stages, draw_weights
+from hvdc.plan.plots import draw_changes, draw_gantt
 from hvdc.plan.rates import RateTable
 from hvdc.plan.results import spans
 from hvdc.plan.scenarios import Scenario, configurations, reference_latency_s, slo
 from hvdc.plan.stages import MODES
+from hvdc.plan.working_memory import working_buffers
 from hvdc.targets import load_target
 
 OTHER_CUTS = {30: "end of a step", 34: "without T_V", 57: "solo rates", 60: "end of a step"}
@@ -47,10 +48,4 @@ def _draw_deadlines(b: RateTable, cut: int, folder: Path) -> None:
 
 
 def _draw_memory(folder: Path) -> None:
-    target = load_target("sm8750")
-    bars = [Bar(r.name, {"weights": r.weight_bytes, "transient": r.transient_bytes}) for r in memory_table(weights())]
-    budgets = {
-        "one NPU session maps": target.mapping_budget_bytes.value,
-        "the phone can use": target.usable_memory_bytes.value,
-    }
-    draw_memory(bars, budgets, folder)
+    draw_weights(memory_table(weights()), working_buffers(clip_sizes()), load_target("sm8750"), folder)

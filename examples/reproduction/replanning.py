@@ -80,15 +80,14 @@ def table(compared: Sequence[Case]) -> str:
 def explained(b: RateTable, compared: Sequence[Case]) -> str:
     """When it pays, and by how much: the text of the section."""
     gains = {case.name: case.gain("replan") for case in compared}
+    jitter = f"{100 * JITTER:.0f} %"
     paragraphs = (
         "The paper fixes the cut at the start and notes that a runner could recompute it between videos. `--policy` "
         "simulates that: `static` keeps the best cut of the table; `replan` takes the best cut of the rates as "
-        "observed, "
-        f"in which each new observation has a weight of {WEIGHT:g}; `adaptive` takes the cut with which the GPU is "
-        "done "
-        "when the NPU is free; `deadline` is `adaptive` with fewer blocks on the GPU where a video would else be late.",
-        f"Videos per hour, of {VIDEOS} videos by table B whose stages deviate by {100 * JITTER:.0f} % (seed {SEED}). How long "
-        "T_V "
+        f"observed, in which each new observation has a weight of {WEIGHT:g}; `adaptive` takes the cut with which the "
+        "GPU is done when the NPU is free; `deadline` is `adaptive` with fewer blocks on the GPU where a video would "
+        "else be late.",
+        f"Videos per hour, of {VIDEOS} videos by table B whose stages deviate by {jitter} (seed {SEED}). How long T_V "
         "takes is from the paper's range; how an engine slows is assumed, no phone was measured:",
         table(compared),
         "**It pays where the engines change by different amounts**, most where the GPU slows, whose blocks are the "
@@ -107,11 +106,11 @@ def _on_deadlines(b: RateTable) -> str:
     slo_at, tight_at = FACTORS.index(1.5), FACTORS.index(1.3)
     return (
         "**Deadlines are another matter.** A video of two balanced stages takes two periods, "
-        f"{2 * _period_s(b) / reference_s:.2f} times the NPU's latency: with stages that deviate by {100 * JITTER:.0f} % many "
-        "miss the paper's factor of 1.5. Videos per hour that are in time, as the last picture shows: at 1.5 "
-        f"{aware[slo_at]:.2f} with policy `deadline`, {fixed[slo_at]:.2f} with the cut fixed and {npu[slo_at]:.2f} on "
-        "the "
-        f"NPU alone; at 1.3 {aware[tight_at]:.2f}, {fixed[tight_at]:.2f} and {npu[tight_at]:.2f}."
+        f"{2 * _period_s(b) / reference_s:.2f} times the NPU's latency: with stages that deviate by "
+        f"{100 * JITTER:.0f} % many miss the paper's factor of 1.5. Videos per hour that are in time, as the last "
+        f"picture shows: at 1.5 {aware[slo_at]:.2f} with policy `deadline`, {fixed[slo_at]:.2f} with the cut fixed and "
+        f"{npu[slo_at]:.2f} on the NPU alone; at 1.3 {aware[tight_at]:.2f}, {fixed[tight_at]:.2f} and "
+        f"{npu[tight_at]:.2f}."
     )
 
 

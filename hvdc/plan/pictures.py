@@ -7,11 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hvdc.plan.cut_plan import BalancePlan, CutPlan
+from hvdc.plan.memory import Row
+from hvdc.plan.memory_plan import MemoryPlan
+from hvdc.plan.memory_plots import Bar, draw_memory
 from hvdc.plan.placement import Trajectory
 from hvdc.plan.plots import Paths, draw_cut, draw_deadlines, draw_gantt, draw_waits
 from hvdc.plan.rates import RateTable
 from hvdc.plan.results import spans
 from hvdc.plan.scenarios import Configuration, Outcome, SloPoint
+from hvdc.plan.working_memory import Buffer
+from hvdc.targets import TargetDescription
 
 
 def draw_plan(plan: CutPlan | BalancePlan, folder: Path) -> Paths:
@@ -73,3 +78,31 @@ def draw_slo(
     known = {line: rates for line, rates in lines.items() if not all(math.isnan(rate) for rate in rates)}
     unit_is = "the reference given" if given else "a video on the NPU alone"
     return draw_deadlines([p.factor for p in points], known, folder, unit_s=reference_s, unit_is=unit_is, name=name)
+
+
+def draw_memory_plan(plan: MemoryPlan, folder: Path) -> tuple[Paths, Paths]:
+    """The paper's table with its working buffers, and what the runtime allocates in each mode. Raises as
+    `hvdc.plan.plots`."""
+    modes = [
+        Bar(mode.name, {part.name: part.bytes for part in mode.parts}, mapped=mode.mapped.needed_bytes)
+        for mode in plan.modes
+    ]
+    usable, budget = plan.target.usable_memory_bytes.value, plan.target.mapping_budget_bytes.value
+    return (
+        draw_weights(plan.weights, plan.working, plan.target, folder),
+        draw_memory(modes, usable, budget, folder, name="memory-modes"),
+    )
+
+
+def draw_weights(rows: Sequence[Row], working: Sequence[Buffer], target: TargetDescription, folder: Path) -> Paths:
+    """Weights of each configuration, and the working buffers beside them. Raises as `hvdc.plan.plots`."""
+    bars = [
+        Bar(
+            row.name,
+            {"base": row.base_bytes, "adapter": row.adapter_bytes, "transient": row.transient_bytes},
+            {"working buffers": sum(buffer.bytes for buffer in working)},
+            row.copy_bytes,
+        )
+        for row in rows
+    ]
+    return draw_memory(bars, target.usable_memory_bytes.value, target.mapping_budget_bytes.value, folder)

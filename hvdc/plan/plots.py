@@ -1,4 +1,4 @@
-"""Pictures of plans: where the cut lies, what each engine does when, who meets which deadline, what memory is held.
+"""Pictures of plans in time: where the cut lies, what each engine does when, who meets which deadline.
 
 Each function takes plain values, writes an SVG and a PNG into a folder that exists, and returns both paths. An engine
 and a configuration have one colour each in all of them. All raise ValueError where there is nothing to draw, HvdcError
@@ -7,8 +7,6 @@ where matplotlib is missing, and OSError where a file cannot be written.
 
 from __future__ import annotations
 
-import importlib
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +27,6 @@ from hvdc.figures import (
     new_figure,
     save,
 )
-from hvdc.plan.memory import GIB
 from hvdc.plan.results import Span
 
 Paths = tuple[Path, Path]
@@ -47,14 +44,6 @@ CONFIGURATION_STYLE: Mapping[str, Mapping[str, Any]] = {
     "hetero, deadline": {"color": "#882255", "marker": "*", "linestyle": "--", "zorder": 8},
     "hetero-tensor": {"color": PURPLE, "marker": "D", "linestyle": (0, (4, 1.5, 1, 1.5)), "zorder": 2},
 }
-
-
-@dataclass(frozen=True)
-class Bar:
-    """A configuration's memory in bytes, part by part; parts are named by the key."""
-
-    name: str
-    parts: Mapping[str, int]
 
 
 def draw_cut(
@@ -304,55 +293,6 @@ def draw_changes(changes: Sequence[Change], before: str, after: str, axis: str, 
         axes.set_xlabel(axis)
         figure.legend(loc="outside upper left", ncols=2, frameon=False, fontsize=8.5, handletextpad=0.2, borderpad=0)
     return save(figure, folder, name, about=f"{axis}: {before} against {after}.")
-
-
-PART_COLOURS = ("#4D4D4D", ORANGE, SKY, PURPLE, GREEN, BLUE)
-_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
-
-
-def draw_memory(bars: Sequence[Bar], budgets: Mapping[str, int], folder: Path) -> Paths:
-    """``memory.svg``, ``memory.png``: what each configuration holds, part by part, against the target's ``budgets``
-    (what is limited -> bytes)."""
-    if not bars:
-        raise ValueError("there is nothing to draw")
-    parts = list(dict.fromkeys(itertools.chain.from_iterable(bar.parts for bar in bars)))
-    most = max([*budgets.values(), *(sum(bar.parts.values()) for bar in bars)])
-    with house_style():
-        figure = new_figure(PHONE_WIDTH_IN, 1.3 + 0.46 * len(bars))
-        axes = figure.subplots()
-        for row, bar in enumerate(bars):
-            left = 0.0
-            for part, bytes_ in bar.parts.items():
-                axes.barh(row, bytes_ / GIB, left=left, height=0.42, color=PART_COLOURS[parts.index(part) % 6],
-                          edgecolor="white", linewidth=0.6)  # fmt: skip
-                left += bytes_ / GIB
-            axes.annotate(bar.name, (0, row - 0.24), xytext=(0, 1.5), textcoords="offset points", va="bottom",
-                          bbox=_ON_WHITE)  # fmt: skip
-            axes.annotate(f"{left:.2f}", (left, row), xytext=(4, 0), textcoords="offset points", va="center",
-                          fontweight="bold", bbox=_ON_WHITE)  # fmt: skip
-        for name, bytes_ in budgets.items():
-            axes.axvline(bytes_ / GIB, color=BLACK, linewidth=1.2, linestyle=(0, (3, 2)), zorder=0)
-            axes.annotate(f"{name}\n{bytes_ / GIB:.4g} GiB", (bytes_ / GIB, len(bars) - 0.62), xytext=(-4, 0),
-                          textcoords="offset points", ha="right", va="top", fontsize=8, color=QUIET)  # fmt: skip
-        axes.set_xlim(0, 1.04 * most / GIB)
-        axes.set_ylim(len(bars) + 0.1, -0.75)
-        axes.set_yticks([])
-        axes.spines["left"].set_visible(False)
-        axes.set_xlabel("GiB")
-        _key(figure, {part: PART_COLOURS[n % 6] for n, part in enumerate(parts)})
-    return save(figure, folder, "memory", about="Memory of each configuration against the target's limits.")
-
-
-def _key(figure: Any, colours: Mapping[str, str]) -> None:
-    """Names of colours above a picture."""
-    figure.legend(
-        handles=[_swatch(colour) for colour in colours.values()], labels=list(colours), loc="outside upper left",
-        ncols=4, frameon=False, fontsize=8.5, handlelength=0.9, handletextpad=0.4, columnspacing=1.0, borderpad=0,
-    )  # fmt: skip
-
-
-def _swatch(colour: str) -> Any:
-    return importlib.import_module("matplotlib.patches").Patch(color=colour)
 
 
 def _mark(axes: Any, k: int, y: float, text: str, text_y: float) -> None:

@@ -14,12 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdc.plan import plots
-from hvdc.plan.plots import Bar, draw_cut, draw_deadlines, draw_gantt, draw_memory
+from hvdc.plan.plots import draw_cut, draw_deadlines, draw_gantt
 from hvdc.plan.results import Span
 
 GPU = [10.0 * k for k in range(7)]
 NPU = [30.0 + 5.0 * (6 - k) for k in range(7)]
-GIB = 1 << 30
 
 
 @pytest.fixture
@@ -99,8 +98,6 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
         draw_gantt({"hetero": []}, 1.0, tmp_path)
     with pytest.raises(ValueError, match="nothing"):
         draw_gantt({"hetero": SPANS}, 0.0, tmp_path)
-    with pytest.raises(ValueError, match="nothing"):
-        draw_memory([], {}, tmp_path)
     for lines in ({}, {"npu": [1.0]}):
         with pytest.raises(ValueError, match="each factor"):
             draw_deadlines([1.0, 2.0], lines, tmp_path, unit_s=1.0)
@@ -128,16 +125,6 @@ def test_labels_keep_their_distance_and_stay_where_there_is_room(heights: list[f
     if all(b - a >= gap for a, b in itertools.pairwise(heights)):
         assert placed == pytest.approx(heights)
     assert sum(placed) == pytest.approx(sum(heights)), "neighbours share their middle"
-
-
-def test_memory_is_stacked_against_the_budgets(drawn, tmp_path: Path) -> None:
-    bars = [Bar("one copy", {"base": GIB, "transient": GIB // 2}), Bar("two copies", {"base": 2 * GIB})]
-    svg, _ = draw_memory(bars, {"the phone can use": 4 * GIB}, tmp_path)
-    axes = drawn[0].axes[0]
-    assert [(b.get_x(), b.get_width()) for b in axes.patches] == [(0, 1), (1, 0.5), (0, 2)]
-    assert axes.lines[0].get_xdata()[0] == 4
-    assert axes.get_xlim()[1] > 4
-    assert {"one copy", "two copies", "1.50", "2.00", "base", "transient", "GiB", "4 GiB"} <= set(words(svg))
 
 
 def test_planning_does_not_import_what_draws() -> None:
