@@ -11,7 +11,6 @@ import click
 
 from hvdc.cli.output import err, progress_for
 from hvdc.plan.arrivals import AT_ONCE, arrivals_of
-from hvdc.plan.cut import best_cut
 from hvdc.plan.rates import RateTable, load_rates
 from hvdc.plan.results import Since
 from hvdc.plan.scenarios import POLICIES, Configuration, PolicyName, Scenario, configurations, cut_of
@@ -106,7 +105,7 @@ class Asked:
         scenario = Scenario(
             costs,
             arrivals_of(arrivals, videos if videos is not None or trace else 10, seed),
-            cut_of(cut, table.executions, lambda: best_cut(table.rates, table.executions)),
+            cut_of(cut, costs),
             slots,
             Jitter(jitter, seed),
             None if drift_file is None else load_drift(drift_file),

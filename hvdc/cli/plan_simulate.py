@@ -76,10 +76,10 @@ def command(
                 "configurations": [_facts(outcome) for outcome in outcomes],
             }
         )
-    else:
-        if why_none:
-            note(why_none, quiet=quiet)
-        _print(this, outcomes, deadline, with_energy=powers_w is not None)
+        return
+    if why_none:
+        note(why_none, quiet=quiet)
+    _print(this, outcomes, deadline, with_energy=powers_w is not None)
 
 
 def _facts(outcome: Outcome) -> dict[str, Any]:
@@ -98,7 +98,8 @@ def _print(this: Asked, outcomes: list[Outcome], deadline_s: float | None, *, wi
     columns = ["configuration", ">cut", ">period s", ">videos/h", ">mean", ">p50", ">p95", ">max"]
     columns += [] if deadline_s is None else [f">in {deadline_s:.0f} s", ">of them/h"]
     columns += [">GPU idle", ">NPU idle", ">all done s"] + ([">J/video"] if with_energy else [])
-    table(title, columns, [_cells(this, o, len(columns)) for o in outcomes])
+    out().print(title)
+    table("", columns, [_cells(this, o, len(columns)) for o in outcomes])
     for outcome in outcomes:
         if outcome.why_not:
             out().print(f"{outcome.configuration.name} is not simulated: {outcome.why_not}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hvdc.cli.output import print_json, table
+from hvdc.cli.output import out, print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks
 from hvdc.cli.shared_options import plot_option
 from hvdc.figures import prepare_folder
@@ -68,12 +68,13 @@ def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked
                 ],
             }
         )
-    else:
-        since = "its first block" if this.since == "start" else "its arrival"
-        title = f"Videos per hour within a deadline from {since}; {this.table.name}, reference {reference_s:.1f} s"
-        columns = [">factor", ">deadline s", *(f">{c.name}" for c in this.wanted)]
-        rows = [
-            [f"{p.factor:g}", f"{p.deadline_s:.0f}", *("–" if r is None else f"{r:.2f}" for r in p.compliant_per_hour)]
-            for p in points
-        ]
-        table(title, columns, rows)
+        return
+    since = "its first block" if this.since == "start" else "its arrival"
+    title = f"Videos per hour within a deadline from {since}; {this.table.name}, reference {reference_s:.1f} s"
+    columns = [">factor", ">deadline s", *(f">{c.name}" for c in this.wanted)]
+    rows = [
+        [f"{p.factor:g}", f"{p.deadline_s:.0f}", *("–" if r is None else f"{r:.2f}" for r in p.compliant_per_hour)]
+        for p in points
+    ]
+    out().print(title)
+    table("", columns, rows)

@@ -17,6 +17,8 @@ AT_ONCE = "at-once"
 FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
 COLUMN = "arrival_s"
 """Of a CSV trace that has a header, and of the objects of a JSON trace."""
+VIDEOS_MAX = 1_000_000
+"""Some 300 bytes of memory each, for each configuration."""
 
 
 def arrivals_of(text: str, videos: int | None, seed: int) -> tuple[float, ...]:
@@ -128,6 +130,10 @@ def _first(trace: tuple[float, ...], videos: int | None, path: str) -> tuple[flo
 def _count(videos: int | None) -> int:
     if videos is None or videos < 1:
         raise UsageError("a stream has one video at least", found=str(videos))
+    if videos > VIDEOS_MAX:
+        raise UsageError(
+            "these are too many videos to simulate", expected=f"{VIDEOS_MAX:,} at most", found=f"{videos:,}"
+        )
     return videos
 
 

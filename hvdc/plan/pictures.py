@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hvdc.plan.cut_plan import BalancePlan, CutPlan
@@ -13,7 +14,7 @@ from hvdc.plan.memory_plots import Bar, draw_memory
 from hvdc.plan.placement import Trajectory
 from hvdc.plan.plots import Paths, draw_cut, draw_deadlines, draw_gantt, draw_waits
 from hvdc.plan.rates import RateTable
-from hvdc.plan.results import spans
+from hvdc.plan.results import Span, spans
 from hvdc.plan.scenarios import Configuration, Outcome, SloPoint
 from hvdc.plan.working_memory import Buffer
 from hvdc.targets import TargetDescription
@@ -55,9 +56,15 @@ def draw_simulation(outcomes: Sequence[Outcome], folder: Path) -> Paths:
     runs = {o.configuration.name: o.run for o in outcomes if o.run is not None}
     if not runs:
         raise ValueError("nothing was simulated")
+    begin_s = min(video.start_s for run in runs.values() for video in run.videos)
     finished = sorted(video.finish_s for video in next(iter(runs.values())).videos)
-    end_s = finished[min(GANTT_VIDEOS, len(finished)) - 1]
-    return draw_gantt({name: spans(run, SPANS_VIDEOS) for name, run in runs.items()}, end_s, folder)
+    end_s = finished[min(GANTT_VIDEOS, len(finished)) - 1] - begin_s
+    shown = {name: [_earlier(s, begin_s) for s in spans(run, SPANS_VIDEOS)] for name, run in runs.items()}
+    return draw_gantt(shown, end_s, folder)
+
+
+def _earlier(span: Span, by_s: float) -> Span:
+    return replace(span, start_s=span.start_s - by_s, end_s=span.end_s - by_s)
 
 
 def draw_slo(
@@ -71,13 +78,14 @@ def draw_slo(
 ) -> Paths:
     """Videos per hour within the deadline. Configurations without a value are left out. ``given``: the reference is the
     user's, not what a video takes on the NPU alone. Raises as `hvdc.plan.plots`."""
+    rising = sorted(points, key=lambda p: p.factor)
     lines = {
-        configuration.name: [math.nan if (rate := p.compliant_per_hour[n]) is None else rate for p in points]
+        configuration.name: [math.nan if (rate := p.compliant_per_hour[n]) is None else rate for p in rising]
         for n, configuration in enumerate(configurations)
     }
     known = {line: rates for line, rates in lines.items() if not all(math.isnan(rate) for rate in rates)}
     unit_is = "the reference given" if given else "a video on the NPU alone"
-    return draw_deadlines([p.factor for p in points], known, folder, unit_s=reference_s, unit_is=unit_is, name=name)
+    return draw_deadlines([p.factor for p in rising], known, folder, unit_s=reference_s, unit_is=unit_is, name=name)
 
 
 def draw_memory_plan(plan: MemoryPlan, folder: Path) -> tuple[Paths, Paths]:

@@ -150,7 +150,7 @@ def _unit(value_s: float) -> _Unit:
 
 
 def draw_gantt(spans: Mapping[str, Sequence[Span]], end_s: float, folder: Path) -> Paths:
-    """``gantt.svg``, ``gantt.png``: what each engine does until ``end_s``.
+    """``gantt.svg``, ``gantt.png``: what each engine does until ``end_s``, from 0 s on.
 
     ``spans``: configuration -> what its lanes do, in any order; a panel for each, all over one axis of time.
     """
@@ -177,7 +177,7 @@ def draw_gantt(spans: Mapping[str, Sequence[Span]], end_s: float, folder: Path) 
             panel.tick_params(axis="y", length=0)
             panel.spines["left"].set_visible(False)
             panel.grid(axis="x")
-        panels[-1].set_xlabel(f"{unit.name} since the start\n(numbers: videos; light blue: the decoder)")
+        panels[-1].set_xlabel(f"{unit.name} since the first block\n(numbers: videos; light blue: the decoder)")
     return save(figure, folder, "gantt", about=f"Work of both engines in the first {unit.text(end_s)}.")
 
 

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 from hvdc.errors import UsageError
 from hvdc.plan.costs import Costs
+from hvdc.plan.placement import Trajectory
 from hvdc.plan.policies import Adaptive, DeadlineAware, Replan
 from hvdc.plan.results import Since, StreamResult, check_powers, summarise
 from hvdc.plan.stages import Mode, stage_sums
@@ -37,11 +38,12 @@ class Configuration:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What all configurations share. ``cut`` is that of policy ``static``; ``slots`` None: each mode's own."""
+    """What all configurations share. ``cut`` is that of policy ``static``, None where rates do not place one; ``slots``
+    None: each mode's own."""
 
     costs: Costs
     arrivals_s: tuple[float, ...]
-    cut: int
+    cut: int | None
     slots: int | None = None
     jitter: Jitter = field(default_factory=Jitter)
     drift: Drift | None = None
@@ -180,12 +182,14 @@ def _positive(what: str, value: float) -> float:
     return value
 
 
-def cut_of(text: str, executions: int, best: Callable[[], int]) -> int:
-    """A cut as people write it: a number of 0 to ``executions``, or ``best``."""
+def cut_of(text: str, costs: Costs) -> int | None:
+    """A cut as people write it: a number, or ``best``, which is None where the co-run rates that place it are not
+    known."""
     if text == "best":
-        return best()
-    if not text.isascii() or not text.isdigit() or int(text) > executions:
-        raise UsageError("this is no cut", expected=f"best, or 0 to {executions}", found=text)
+        known = costs.gpu.co_run_s is not None and costs.npu.co_run_s is not None
+        return Trajectory(costs).best().cut if known else None
+    if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) > costs.executions:
+        raise UsageError("this is no cut", expected=f"best, or 0 to {costs.executions}", found=text)
     return int(text)
 
 
@@ -195,13 +199,13 @@ def factors_of(text: str) -> tuple[float, ...]:
     try:
         if ":" in text:
             first, last, step = (Decimal(part) for part in text.split(":"))
-            count = int((last - first) / step) + 1 if step > 0 and last >= first else 0
-            values = [first + i * step for i in range(min(count, FACTORS_MAX + 1))]
+            steps = (last - first) / step if step > 0 and last >= first else Decimal(FACTORS_MAX)
+            values = [first + i * step for i in range(int(steps) + 1)] if steps < FACTORS_MAX else []
         else:
             values = [Decimal(part) for part in text.split(",")]
     except (InvalidOperation, ValueError, OverflowError):
         values = []
-    if not values or len(values) > FACTORS_MAX or not all(v.is_finite() and v > 0 for v in values):
+    if not values or not all(v.is_finite() and v > 0 for v in values):
         raise UsageError("these are no deadline factors", expected=expected, found=text)
     return tuple(float(v) for v in values)
 
