@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from examples.rates.derive import DRIFT
 from hvdc.plan.cut import best_cut, period_s
@@ -22,14 +23,14 @@ from hvdc.plan.scenarios import (
     reference_latency_s,
     slo,
 )
-from hvdc.plan.variation import FLAT, Course, Drift, Jitter
+from hvdc.plan.variation import Course, Drift, Jitter, load_drift
 
 VIDEOS = 400
 JITTER = 0.03
 SEED = 7
 FACTORS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.75, 2.0)
 SHOWN: tuple[PolicyName, ...] = ("static", "replan", "adaptive")
-ASSUMED = "assumed for this comparison; no phone was measured"
+DRIFTS = Path(__file__).resolve().parents[1] / "drift"
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,10 @@ def explained(b: RateTable, compared: Sequence[Case]) -> str:
         "GPU is done when the NPU is free; `deadline` is `adaptive` with fewer blocks on the GPU where a video would "
         "else be late.",
         f"Videos per hour, of {VIDEOS} videos by table B whose stages deviate by {jitter} (seed {SEED}). How long T_V "
-        "takes is from the paper's range; how an engine slows is assumed, no phone was measured:",
+        "takes is from the paper's range; how an engine throttles is assumed ([examples/drift](../examples/drift)), no "
+        "phone was measured:",
         table(compared),
-        "**It pays where the engines change by different amounts**, most where the GPU slows, whose blocks are the "
+        "**It pays where the engines change by different amounts**, most where the GPU throttles, whose blocks are the "
         "dearer "
         f"ones: {max(gains.values()):.0f} % there. It gains nothing where both change alike or the table is right, and "
         f"loses at most {max(0.0, -min(gains.values())):.1f} %. `adaptive` adds nothing to `replan` here.",
@@ -135,25 +137,18 @@ def _scenario(b: RateTable, drift: Drift | None) -> Scenario:
 
 
 def _drifts(b: RateTable) -> list[tuple[str, Drift | None]]:
-    table_s = b.rates.decode_s
-    least, most = DRIFT.number("186") / table_s, DRIFT.number("270") / table_s
-    hot = _course((0, 1.0), (7_200, 1.3))
-    waves = tuple((float(n * 50), most if n % 2 else least) for n in range(VIDEOS // 50 + 1))
+    least, most = (DRIFT.number(text) for text in ("186", "270"))
 
-    def drift(source: str, over: str = "seconds", **courses: Course) -> Drift:
-        return Drift("reproduction", source, "videos" if over == "videos" else "seconds", **courses)
+    def decodes(seconds: float) -> Drift:
+        """All of them take so long."""
+        return Drift(f"{seconds:.0f} s", DRIFT.source(), "seconds", decode=Course(((0.0, seconds / b.rates.decode_s),)))
 
-    said = DRIFT.source()
     return [
         ("as its table says", None),
-        ("T_V = 270 s, the longest of the paper", drift(said, decode=_course((0, most)))),
-        ("T_V = 186 s, the shortest", drift(said, decode=_course((0, least)))),
-        ("T_V from 186 to 270 s and back", drift(said, "videos", decode=Course(waves))),
-        ("the GPU slows to 1.3 × in 2 hours", drift(ASSUMED, gpu=hot)),
-        ("the NPU slows to 1.3 × in 2 hours", drift(ASSUMED, npu=hot, decode=hot)),
-        ("both slow alike", drift(ASSUMED, gpu=hot, npu=hot, decode=hot)),
+        (f"T_V = {most:.0f} s, the longest of the paper", decodes(most)),
+        (f"T_V = {least:.0f} s, the shortest", decodes(least)),
+        ("T_V between them, to and fro", load_drift(DRIFTS / "decoder.toml")),
+        ("the GPU throttles to 1.5 times its time", load_drift(DRIFTS / "gpu-throttles.toml")),
+        ("the NPU does", load_drift(DRIFTS / "npu-throttles.toml")),
+        ("both do", load_drift(DRIFTS / "both-throttle.toml")),
     ]
-
-
-def _course(*points: tuple[float, float]) -> Course:
-    return Course(points) if points else FLAT
