@@ -77,12 +77,13 @@ def difference_text(row: Row) -> str:
         return "0"
     if row.unit == "block" and row.ours is not None:
         blocks = row.ours - row.paper[1]
-        return _signed(blocks, 0) if blocks else "0"
+        return signed(blocks, 0) if blocks else "0"
     percent = 100 * row.off_by
-    return f"{_signed(percent, 1 if abs(percent) < 100 else 0)} %"
+    return f"{signed(percent, 1 if abs(percent) < 100 else 0)} %"
 
 
-def _signed(value: float, digits: int) -> str:
+def signed(value: float, digits: int) -> str:
+    """With its sign, if there is one when it is printed."""
     text = f"{abs(value):,.{digits}f}"
     return text if float(text.replace(",", "")) == 0 else f"{'+' if value > 0 else '−'}{text}"
 

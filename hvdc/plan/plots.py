@@ -277,14 +277,14 @@ def draw_changes(changes: Sequence[Change], before: str, after: str, axis: str, 
         for row, change in enumerate(changes):
             axes.plot([change.before, change.after], [row, row], color=FAINT, linewidth=4, zorder=1)
             axes.plot(change.before, row, "o", color=BLACK, markersize=7, zorder=2)
-            axes.plot(change.after, row, "P", color=GREEN, markersize=8, markeredgecolor="white", zorder=3)
+            axes.plot(change.after, row, "D", color=GREEN, markersize=5, zorder=3)
             percent = 100 * (change.after / change.before - 1)
             text = "±0 %" if abs(percent) < 0.05 else f"{percent:+.1f} %".replace("-", "−")
             axes.annotate(text, (max(change.before, change.after), row), xytext=(8, 0), textcoords="offset points",
                           va="center", fontsize=8.5, fontweight="bold", color=_ink(GREEN))  # fmt: skip
             axes.annotate(change.name, (0, row - 0.27), xycoords=("axes fraction", "data"), va="bottom")
         axes.plot([], [], "o", color=BLACK, label=before)
-        axes.plot([], [], "P", color=GREEN, label=after)
+        axes.plot([], [], "D", color=GREEN, markersize=5, label=after)
         axes.set_xlim(min(values) - room / 2, max(values) + room)
         axes.set_ylim(len(changes) - 0.4, -0.85)
         axes.set_yticks([])
