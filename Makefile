@@ -9,7 +9,7 @@ CLIP := --frames 17 --height 128 --width 128
 # Both engines where there is an OpenCL driver for the GPU's, else the NPU's alone.
 ENGINES := ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 && echo hetero || echo npu
 
-.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-hexagon bench-opencl bench-runtime quality reproduce clean
+.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-hexagon bench-opencl bench-runtime bench-stream quality reproduce clean
 
 demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, make clips with it
 	@tools/setup.sh run
@@ -68,6 +68,10 @@ bench-opencl: ## the GPU executor through a real GPU's OpenCL driver, into docs/
 bench-runtime: ## both engines, streams and memory into docs/BENCHMARKS.md; ten minutes on two idle cores, after `make demo`
 	@tools/setup.sh dev
 	.venv/bin/python -m benchmarks.bench_runtime
+
+bench-stream: ## simulated streams of 100,000 videos into docs/BENCHMARKS.md; a minute
+	@tools/setup.sh dev
+	.venv/bin/python -m benchmarks.bench_stream
 
 quality: ## the tables and figures of docs/QUALITY.md
 	@tools/setup.sh dev
