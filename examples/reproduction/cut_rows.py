@@ -118,8 +118,7 @@ def _solo(b: RateTable) -> list[Row]:
     why = (
         f"Solo rates with the deployed run's T_V = {deployed_s:.0f} s give {cuts[0]}, and {cuts[1]} with the "
         f"{solo_s:.0f} s that section 3.1 leaves for a decode when the NPU works alone. 57 takes {needed_s:.0f} s, "
-        "which "
-        "the text does not have."
+        "which the text does not have."
     )
     faster = 100 * (npu / b.rates.npu_block_s - 1)
     period, cut = STREAM.number("677"), int(DEPLOYED.number("51"))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import get_args
 
-from examples.reproduction.row import MEANING, Row, count
+from examples.reproduction.row import CLOSE, MEANING, Row, Verdict, count
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ def document(head: str, sections: Sequence[Section], folder: str, tail: str) -> 
     every = [row for section in sections for row in section.rows]
     sentences = list(dict.fromkeys(row.said for row in every))
     numbers = {said: n for n, said in enumerate(sentences, 1)}
-    parts = [head.strip(), f"**{count(every)}**", _meanings()]
+    parts = [head.strip(), _meanings(), _summary(sections), count(every)]
     for section in sections:
         parts += [f"## {section.title}", section.text.strip()]
         if section.rows:
@@ -40,6 +41,23 @@ def document(head: str, sections: Sequence[Section], folder: str, tail: str) -> 
 
 def _meanings() -> str:
     return "\n".join(["| kind | |", "|---|---|", *(f"| {kind} | {meaning} |" for kind, meaning in MEANING.items())])
+
+
+def _summary(sections: Sequence[Section]) -> str:
+    """What came out, section by section: sizes that are merely added up do not hide what a model misses."""
+    columns = ("predictions", "as printed", f"within {100 * CLOSE:.0f} %", "further off", "input", "follows")
+    lines = [f"| | {' | '.join((*columns, 'not reproducible'))} |", "|---|" + "--:|" * (len(columns) + 1)]
+    for section in (section for section in sections if section.rows):
+        verdicts = [row.verdict for row in section.rows]
+        kinds = [row.kind for row in section.rows]
+        numbers = (
+            kinds.count("prediction"),
+            *(verdicts.count(verdict) for verdict in get_args(Verdict)),
+            *(kinds.count(kind) for kind in ("input", "follows", "not reproducible")),
+        )
+        anchor = section.title.lower().replace(" ", "-")
+        lines.append(f"| [{section.title}](#{anchor}) | {' | '.join(map(str, numbers))} |")
+    return "\n".join(lines)
 
 
 def _table(rows: Sequence[Row], numbers: dict[object, int]) -> str:

@@ -94,8 +94,7 @@ def explained(b: RateTable, compared: Sequence[Case]) -> str:
         "phone was measured:",
         table(compared),
         "**It pays where the engines change by different amounts**, most where the GPU throttles, whose blocks are the "
-        "dearer "
-        f"ones: {max(gains.values()):.0f} % there. It gains nothing where both change alike or the table is right, and "
+        f"dearer ones: {max(gains.values()):.0f} % there. It gains nothing where both change alike or the table is right, and "
         f"loses at most {max(0.0, -min(gains.values())):.1f} %. In a long stream `adaptive` adds nothing to `replan`.",
         _on_deadlines(b),
     )

@@ -83,8 +83,7 @@ def shorter_rows() -> list[Row]:
     no_rates = "The text has no rate of a block or a decode at this length."
     fixed = (
         "Balanced stages take two periods, 2 / 1.50, whatever T_V is. By the model no video meets a deadline of 1.25 "
-        "times "
-        "NPU-only's latency; a shorter latency needs stages that do not fill the period."
+        "times NPU-only's latency; a shorter latency needs stages that do not fill the period."
     )
     return [
         Row("33 frames: cut", CUTS, "54", "block", None, "not reproducible", "", no_rates),
@@ -123,7 +122,8 @@ def shorter_rows() -> list[Row]:
             None,
             "not reproducible",
             SOURCE,
-            f"It takes T_V: {arms[0]:.2f} to {arms[-1]:.2f} for decodes of {SHARES[0]:.0%} to {SHARES[-1]:.0%} of the "
+            f"It takes T_V: {arms[0]:.2f} to {arms[-1]:.2f} for decodes of {100 * SHARES[0]:.0f} to "
+            f"{100 * SHARES[-1]:.0f} % of the "
             "period, at once "
             "after the blocks.",
         ),

@@ -135,9 +135,10 @@ def test_inputs_are_no_agreement(rows: list[Row]) -> None:
         ("10.7", None, "not reproducible"),
         ("1.39", 1.39, "prediction"),
         ("1.47", 1.47, "prediction"),
-        ("2.83", 2.83, "prediction"),
-        ("3.71", 3.71, "prediction"),
-        ("5.25", 5.25, "prediction"),
+        ("2.83", 2.83, "input"),
+        ("3.71", 3.71, "input"),
+        ("5.25", 5.25, "follows"),
+        ("2.82", 2.82, "input"),
     ],
 )
 def test_a_row_for_each_figure(stated: str, ours: float | None, kind: Kind, rows: list[Row]) -> None:
@@ -150,12 +151,12 @@ def test_a_cut_of_each_table(rows: list[Row]) -> None:
     assert cuts == {"A": (52, "prediction"), "idle, §6.5.1": (51, "prediction"), "B": (51, "input")}
 
 
-def test_all_memory_is_exact_to_the_printed_digit_but_for_three_that_the_paper_rounds_otherwise(
+def test_all_memory_is_exact_to_the_printed_digit_but_for_two_that_the_paper_rounds_otherwise(
     rows: list[Row],
 ) -> None:
     sizes = [x for x in rows if x.source == "shapes"]
     assert len(sizes) > 20
-    assert {x.stated for x in sizes if x.verdict != "as printed"} <= {"47.3", "540"}
+    assert {x.stated for x in sizes if x.ours is None or x.rounded(x.ours) != x.paper[0]} == {"47.3", "540"}
 
 
 def scaled(table: RateTable, by: float) -> RateTable:
@@ -212,7 +213,14 @@ def test_every_row_is_in_the_document_with_its_sentence_and_its_reason(rows: lis
         told = re.escape(" | ".join(cells))
         assert re.search(rf"^\| {re.escape(x.what)}(?: <sup>\w</sup>)? \| {told} \|", tables, re.M), x.what
         assert not x.why or f"</sup> {x.why}\n" in tables
-    assert f"**{count(rows)}**" in tables
+    assert count(rows) in tables
+    for title, of_section in zip(("The cut", "The stream", "Shorter videos", "Memory"), report.rows(), strict=True):
+        kinds = [x.kind for x in of_section]
+        line = re.search(rf"^\| \[{title}\]\(#.+\) \| (.+) \|$", tables, re.M)
+        assert line, title
+        numbers = [int(n) for n in line[1].split(" | ")]
+        assert numbers[0] == kinds.count("prediction") == sum(numbers[1:4])
+        assert sum(numbers[4:]) + numbers[0] == len(kinds)
 
 
 def test_the_document_is_what_the_command_writes_now() -> None:
@@ -268,11 +276,9 @@ def test_the_claims_about_replanning_hold() -> None:
     compared = {case.name: case for case in cases(report.tables()[1])}
     gains = {name: case.gain("replan") for name, case in compared.items()}
     assert max(gains, key=lambda name: gains[name]).startswith("the GPU throttles")
-    assert (
-        max(gains["as its table says"], gains["both do"], gains["T_V = 270 s, the longest of the paper"]) < 0.5
-    )
+    assert max(gains["as its table says"], gains["both do"], gains["T_V = 270 s, the longest of the paper"]) < 0.5
     assert min(gains.values()) > -0.5
-    assert all(case.gain("adaptive") <= case.gain("replan") + 0.05 for case in compared.values())
+    assert all(case.gain("adaptive") <= case.gain("replan") + 0.3 for case in compared.values())
 
 
 def test_a_row_with_other_rates_has_another_value_in_the_document() -> None:
