@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hvdc.cli.output import out, print_json, table
+from hvdc.cli.output import out, print_json, shown, table
 from hvdc.cli.shared_options import plot_option
 from hvdc.figures import prepare_folder
 from hvdc.plan.cut_plan import (
@@ -95,7 +95,7 @@ def _print(plan: CutPlan) -> None:
     changes = [
         (
             RATES[changed.rate],
-            f"{100 * (changed.factor - 1):+.0f} %",
+            _percent(changed.factor),
             changed.best.cut,
             f"{changed.best.period_s:.1f}",
             f"{changed.kept.period_s:.1f}",
@@ -126,13 +126,16 @@ def _print_balance(plan: BalancePlan) -> None:
             (_marked(cut, plan.cut, plan.table.layers), f"{idle['gpu_idle_s']:.1f}", f"{idle['npu_idle_s']:.1f}")
         )
     table("Cuts beside it, seconds per video", (">cut", ">GPU idle s", ">NPU idle s"), rows)
+    changes = [(SUMS[key], _percent(factor), f"{changed.point:.2f}") for key, factor, changed in plan.changed]
+    table(f"If a sum is {100 * CHANGE:.0f} % off", ("sum", ">change", ">engines balance at"), changes)
     _print_notes(plan)
 
 
 def _print_head(plan: CutPlan | BalancePlan) -> None:
     t = plan.table
     date = "" if t.date is None else f", {t.date}"
-    out().print(f"rates     {t.name}: {t.device}{date}; {t.frames} frames, {t.tokens:,} tokens; {t.thermal}")
+    name, device, thermal = shown(t.name), shown(t.device), shown(t.thermal, 100)
+    out().print(f"rates     {name}: {device}{date}; {t.frames} frames, {t.tokens:,} tokens; {thermal}")
 
 
 def _print_switch(plan: CutPlan | BalancePlan) -> None:
@@ -150,6 +153,10 @@ def _print_notes(plan: CutPlan | BalancePlan) -> None:
         out().print(f"note: {note}")
 
 
+def _percent(factor: float) -> str:
+    return f"{100 * (factor - 1):+.0f} %"
+
+
 def _marked(cut: int, chosen: int, layers: int) -> str:
     step = "step boundary " if cut % layers == 0 else ""
     return f"{step}{'> ' if cut == chosen else ''}{cut}"
@@ -161,3 +168,4 @@ RATES = {
     "decode": "decode, T_V",
     "handoff": "handoff",
 }
+SUMS = {"both": "T_G + T_N", "npu": "N·L·T_N + T_V"}

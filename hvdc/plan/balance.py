@@ -23,6 +23,10 @@ class Balance:
     both_blocks_s: float
     npu_whole_s: float
 
+    def changed(self, both: float = 1.0, npu: float = 1.0) -> Balance:
+        """With a sum multiplied by a factor."""
+        return Balance(self.executions, self.both_blocks_s * both, self.npu_whole_s * npu)
+
     def npu_longer_s(self, cut: int) -> float:
         """By how many seconds the NPU's stage is longer; the GPU waits so long. Below 0: the NPU waits."""
         return self.npu_whole_s - cut * self.both_blocks_s

@@ -41,12 +41,14 @@ class CutPlan:
 
 @dataclass(frozen=True)
 class BalancePlan:
-    """As `CutPlan`, of a table that has idle times and no co-run rates."""
+    """As `CutPlan`, of a table that has idle times and no co-run rates. ``changed``: sum, factor, and what balances the
+    engines where it is changed by the factor."""
 
     table: RateTable
     balance: Balance
     cut: int
     shown: tuple[int, ...]
+    changed: tuple[tuple[str, float, Balance], ...]
     switch: int | None
     notes: tuple[str, ...]
 
@@ -60,7 +62,12 @@ def plan_cut(table: RateTable, request: CutRequest, model: Model | None = None) 
     if table.idle and not table.has_co_run_rates:
         balance = balance_of(table.idle, table.executions)
         cut = balance.best_cut(first, last)
-        return BalancePlan(table, balance, cut, _shown(table, cut, request.around), switch, notes)
+        changed = tuple(
+            (key, factor, balance.changed(**{key: factor}))
+            for key in ("both", "npu")
+            for factor in (1 - CHANGE, 1 + CHANGE)
+        )
+        return BalancePlan(table, balance, cut, _shown(table, cut, request.around), changed, switch, notes)
     table.require_co_run_rates()
     if table.handoff_s is None:
         notes += ("the table has no handoff: it counts as 0 s",)
@@ -112,7 +119,12 @@ def facts(plan: CutPlan | BalancePlan) -> dict[str, Any]:
         return {"cut": plan.cut, "period_s": None, "period_least_s": least_s, "period_most_s": most_s} | common | {
             "both_blocks_s": balance.both_blocks_s,
             "npu_whole_s": balance.npu_whole_s,
+            "balance_point": balance.point,
             "cuts": [{"cut": cut, **idle_facts(balance, cut)} for cut in plan.shown],
+            "sensitivity": [
+                {"sum": SUM_KEYS[key], "factor": factor, "balance_point": changed.point}
+                for key, factor, changed in plan.changed
+            ],
         }  # fmt: skip
     return stages_facts(plan.chosen) | common | {
         "alone_s": plan.alone_s,
@@ -129,6 +141,9 @@ def facts(plan: CutPlan | BalancePlan) -> dict[str, Any]:
             for changed in plan.changed
         ],
     }  # fmt: skip
+
+
+SUM_KEYS = {"both": "both_blocks_s", "npu": "npu_whole_s"}
 
 
 def stages_facts(stages: Stages) -> dict[str, Any]:

@@ -58,45 +58,30 @@ class Trajectory:
     """
 
     def __init__(self, costs: Costs) -> None:
-        self._init(
-            costs.executions,
-            costs.gpu.when_shared("gpu"),
-            costs.npu.when_shared("npu"),
-            costs.decode_s,
-            costs.handoff_s,
-        )
+        gpu, npu = costs.gpu.when_shared("gpu"), costs.npu.when_shared("npu")
+        _require_durations("GPU", gpu, costs.executions)
+        _require_durations("NPU", npu, costs.executions)
+        for name, value in (("decode", costs.decode_s), ("handoff", costs.handoff_s)):
+            if not (math.isfinite(value) and value >= 0):
+                raise UsageError(
+                    f"a {name} cannot take {value} s", expected="0 seconds or more", fix="measure it again"
+                )
+        self.executions = costs.executions
+        self._handoff_s = costs.handoff_s
+        self._decode_s = costs.decode_s
+        self._gpu_until = _sums(gpu)
+        self._npu_from = _sums(npu[::-1])[::-1]
+        if not math.isfinite(self._gpu_until[-1] + self._npu_from[0] + costs.decode_s + costs.handoff_s):
+            raise UsageError("these rates are so large that their sum is infinite", fix="measure them again")
 
     @classmethod
     def alone(cls, costs: Costs) -> Trajectory:
         """The same of a single video on an idle device, where only one engine works at a time: its `Stages.latency_s`
         is what it takes. Raises UsageError also where a solo rate is not known."""
-        made = cls.__new__(cls)
-        made._init(
-            costs.executions,
-            costs.gpu.when_alone("gpu"),
-            costs.npu.when_alone("npu"),
-            costs.decode_when_alone(),
-            costs.handoff_s,
+        gpu, npu = costs.gpu.when_alone("gpu"), costs.npu.when_alone("npu")
+        return cls(
+            replace(costs, gpu=EngineCosts(gpu, gpu), npu=EngineCosts(npu, npu), decode_s=costs.decode_when_alone())
         )
-        return made
-
-    def _init(
-        self, executions: int, gpu: Sequence[float], npu: Sequence[float], decode_s: float, handoff_s: float
-    ) -> None:
-        _require_durations("GPU", gpu, executions)
-        _require_durations("NPU", npu, executions)
-        for name, value in (("decode", decode_s), ("handoff", handoff_s)):
-            if not (math.isfinite(value) and value >= 0):
-                raise UsageError(
-                    f"a {name} cannot take {value} s", expected="0 seconds or more", fix="measure it again"
-                )
-        self.executions = executions
-        self._handoff_s = handoff_s
-        self._decode_s = decode_s
-        self._gpu_until = _sums(gpu)
-        self._npu_from = _sums(npu[::-1])[::-1]
-        if not math.isfinite(self._gpu_until[-1] + self._npu_from[0] + decode_s + handoff_s):
-            raise UsageError("these rates are so large that their sum is infinite", fix="measure them again")
 
     def stages(self, cut: int) -> Stages:
         """What ``cut``, in [0, executions], gives."""
@@ -110,7 +95,7 @@ class Trajectory:
         those the smallest. Raises UsageError for an empty range or one beyond the trajectory."""
         first, last = legal_range(self.executions, first, last)
         cuts = range(first, last + 1)
-        crossing = first + bisect_left(cuts, True, key=lambda k: self._is_gpu_longer(k))
+        crossing = first + bisect_left(cuts, True, key=self._is_gpu_longer)
         below, above = max(crossing - 1, first), min(crossing, last)
         shortest_s = min(self.stages(below).period_s, self.stages(above).period_s)
         tied = [*self._while_tied(below, first, -1, shortest_s), *self._while_tied(above, last, 1, shortest_s)]

@@ -13,8 +13,11 @@ from hvdc.plan.gemms import TILE, Engine
 
 Source = Annotated[str, Field(min_length=10)]
 """Who says so: a sentence with its place, or how, where and when it was measured."""
-Positive = Annotated[float, Field(gt=0, strict=True)]
-Size = Annotated[int, Field(ge=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, le=1e9, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, le=1e9, strict=True)]
+Size = Annotated[int, Field(ge=1, le=1 << 31, strict=True)]
+Few = Annotated[int, Field(ge=1, le=1000, strict=True)]
+"""Steps, or blocks of one: what a plan holds a number for each of, their product."""
 
 FORMS = ("value", "per_block", "per_step", "per_execution")
 
@@ -35,7 +38,7 @@ class Rate(Fields):
 class Duration(Fields):
     """Seconds, or 0 where there is nothing to do, and who says so."""
 
-    value: Annotated[float, Field(ge=0)]
+    value: NotNegative
     source: Source
 
 
@@ -143,7 +146,7 @@ class Idle(Fields):
 
     engine: Engine
     cut: Annotated[int, Field(ge=0)]
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: NotNegative
     source: Source
 
 

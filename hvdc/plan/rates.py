@@ -24,6 +24,7 @@ from hvdc.plan.rate_fields import (
     DecodeRates,
     Duration,
     EngineRates,
+    Few,
     Fields,
     Gemm,
     Idle,
@@ -46,8 +47,8 @@ class RateTable(Fields):
     thermal: Annotated[str, Field(min_length=4)]
     frames: Size
     tokens: Size
-    steps: Size
-    layers: Size
+    steps: Few
+    layers: Few
     semantic_steps: Annotated[int, Field(ge=0)] | None = None
     gpu: EngineRates = EngineRates()
     npu: EngineRates = EngineRates()
@@ -142,7 +143,7 @@ class RateTable(Fields):
         """The numbers that place a cut; means, where blocks differ. Raises UsageError where one is not known."""
         self.require_co_run_rates()
         gpu, npu = self._engine(self.gpu), self._engine(self.npu)
-        return Rates(fmean(gpu.when_shared("gpu")), fmean(npu.when_shared("npu")), self._decode_s())
+        return Rates(_mean(gpu.when_shared("gpu")), _mean(npu.when_shared("npu")), self._decode_s())
 
     def reported_value(self, name: str) -> float:
         """A figure that the source states. Raises KeyError."""
@@ -164,11 +165,16 @@ class RateTable(Fields):
         return self.decode.co_run_s.value
 
 
+def _mean(values: tuple[float, ...]) -> float:
+    """Of equal values that value, to the last bit."""
+    return values[0] if min(values) == max(values) else fmean(values)
+
+
 def load_rates(path: Path) -> RateTable:
     """The table in a TOML file. Raises UsageError for one that cannot be read, is not valid or is of no target."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8, bad TOML, numbers of thousands of digits
         raise UsageError("the rate table cannot be read", where=str(path), found=str(error)) from error
     try:
         table = RateTable.model_validate(values)

@@ -95,6 +95,9 @@ def test_idle_times_alone_give_a_cut_and_no_period() -> None:
     idle = {entry["cut"]: (entry["gpu_idle_s"], entry["npu_idle_s"]) for entry in told["cuts"]}
     assert idle[30] == (pytest.approx(356), 0)
     assert idle[60] == (0, pytest.approx(121))
+    points = {(entry["sum"], entry["factor"]): entry["balance_point"] for entry in told["sensitivity"]}
+    assert points["both_blocks_s", 1.05] == pytest.approx(833 / 15.9 / 1.05)
+    assert points["npu_whole_s", 0.95] == pytest.approx(0.95 * 833 / 15.9)
     done = cut(A)
     assert "cut       52 of 180 blocks; the engines balance at 52.39" in done.out
     assert "period    between 592 and 833 s" in done.out
@@ -184,6 +187,12 @@ def test_an_artifact_must_fit_and_says_where_its_switch_is(tiny_artifact: Path, 
 
 def test_what_is_no_artifact_is_said(tmp_path: Path) -> None:
     assert cut(B, tmp_path / "none.hvdc").status == 4
+
+
+def test_a_name_cannot_draw_on_the_terminal(tmp_path: Path) -> None:
+    done = cut(edited(tmp_path, ('name = "galaxy-s25-49-frames-b"', 'name = "a\\u001b[31mb"')))
+    assert done.status == 0
+    assert "\x1b" not in done.out
 
 
 def test_the_table_is_asked_for() -> None:

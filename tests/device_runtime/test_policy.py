@@ -14,10 +14,14 @@ from hvdc.plan.policies import Ready, cut_in_time, meeting_cut, observed
 TABLES = 10_000
 Question = tuple[str, tuple[float | int, ...]]
 """What is asked, and the numbers of the question, as hvdc_cut reads them."""
+SMALL = [
+    (float(a), float(b), float(c), n) for a in range(1, 5) for b in range(1, 5) for c in range(4) for n in range(7)
+]
+"""Rates and executions of which many have two best cuts."""
 
 
 def tables() -> list[Question]:
-    """Random ones over many magnitudes, whole numbers (ties), and those that are refused."""
+    """Random ones over many magnitudes, whole numbers (ties; all small ones), and those that are refused."""
     draw = random.Random(7)
 
     def seconds() -> float:
@@ -29,7 +33,7 @@ def tables() -> list[Question]:
     ]
     wrong = [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1.7e308, 5e-324]
     refused = [(a, b, c, 180) for a in (*wrong, 1.0) for b in (*wrong, 1.0) for c in (*wrong, 1.0)]
-    return [("best", table) for table in made + refused]
+    return [("best", table) for table in made + SMALL + refused]
 
 
 def observations() -> list[Question]:
@@ -108,7 +112,20 @@ def test_the_cut_in_c_is_the_cut_in_python(programs: dict[str, Path]) -> None:
     answers = in_c(programs, asked)
     assert answers == [in_python(table) for table in asked]
     assert answers.count("refused") > 100
-    assert len({answer.partition(" ")[0] for answer in answers}) > 1000, "many cuts were asked for"
+    small = set(SMALL)
+    cuts = {q[1]: int(answer.split()[0]) for q, answer in zip(asked, answers, strict=True) if q[1] in small}
+    two = {
+        by: [
+            table
+            for table, cut in cuts.items()
+            if 0 <= cut + by <= table[3]
+            and period_s(Rates(*table[:3]), int(table[3]), cut) == period_s(Rates(*table[:3]), int(table[3]), cut + by)
+        ]
+        for by in (-1, 1)
+    }
+    assert min(len(tied) for tied in two.values()) > 20
+    assert all(gpu_s < npu_s for gpu_s, npu_s, *_ in two[-1]), "of two, that with the smaller latency"
+    assert all(gpu_s >= npu_s for gpu_s, npu_s, *_ in two[1])
 
 
 def test_observed_rates_in_c_are_those_in_python(programs: dict[str, Path]) -> None:
