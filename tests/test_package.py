@@ -49,6 +49,7 @@ def test_it_carries_what_is_not_python(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "hvdc/targets/sm8750.toml" in names
     assert "hvdc/artifact/manifest.schema.json" in names
+    assert {"hvdc/plan/templates/report.html.j2", "hvdc/plan/templates/report.css"} <= names
     tracked = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "device_runtime"], capture_output=True, text=True, check=True
     ).stdout.split()

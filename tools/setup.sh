@@ -61,6 +61,7 @@ if [ "$mode" = dev ]; then
     need cmake cmake "the runtime is built with the cmake from PyPI"
     need clang clang "the C reader is not fuzzed, and nothing is compiled as for Android"
     need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu "nothing is built for ARM"
+    need chromium chromium "reports are not looked at in a browser"
     need qemu-aarch64 qemu-user "what is built for ARM is not run"
     need qemu-hexagon qemu-user "what is built for a phone's DSP is not run"
     need llvm-objdump-22 llvm-22 "the instructions of what is built for a phone's DSP are not looked at"

@@ -21,6 +21,7 @@ VERBS = {
     "evaluate": "Measure what each engine's arithmetic costs in quality.",
     "run": "Make videos with an artifact, on this machine.",
     "decode": "Turn latents into frames with an artifact's decoder.",
+    "report": "Write all about an artifact into one HTML page.",
     "inspect": "Show what an artifact holds.",
     "validate": "Prove that an artifact is sound; for CI.",
     "diff": "Compare two artifacts: structure, bytes, numbers.",
