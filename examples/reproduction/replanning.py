@@ -94,8 +94,9 @@ def explained(b: RateTable, compared: Sequence[Case]) -> str:
         "phone was measured:",
         table(compared),
         "**It pays where the engines change by different amounts**, most where the GPU throttles, whose blocks are the "
-        f"dearer ones: {max(gains.values()):.0f} % there. It gains nothing where both change alike or the table is right, and "
-        f"loses at most {max(0.0, -min(gains.values())):.1f} %. In a long stream `adaptive` adds nothing to `replan`.",
+        f"dearer ones: {max(gains.values()):.0f} % there. It gains nothing where both change alike or the table is "
+        f"right, and loses at most {max(0.0, -min(gains.values())):.1f} %. In a long stream `adaptive` adds nothing to "
+        "`replan`; [CLI.md](CLI.md#a-cut-for-each-video) says where it does, and how to run these.",
         _on_deadlines(b),
     )
     return "\n\n".join(p if p.startswith("|") else textwrap.fill(p, 120) for p in paragraphs)
