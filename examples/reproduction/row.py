@@ -94,7 +94,7 @@ def count(rows: Iterable[Row]) -> str:
     kinds = {kind: sum(row.kind == kind for row in listed) for kind in MEANING}
     return (
         f"{len(listed)} figures. {len(predicted)} are predictions: {verdicts.count('as printed')} come out as printed, "
-        f"{verdicts.count('close')} more within {100 * CLOSE:.0f} %, {verdicts.count('off')} further off. The others prove "
-        f"nothing and are not counted: {kinds['input']} inputs, {kinds['follows']} that follow from the paper's own "
-        f"figures, {kinds['not reproducible']} that its text does not let one reproduce."
+        f"{verdicts.count('close')} more within {100 * CLOSE:.0f} %, {verdicts.count('off')} further off. The others "
+        f"prove nothing and are not counted: {kinds['input']} inputs, {kinds['follows']} that follow from the paper's "
+        f"own figures, {kinds['not reproducible']} that its text does not let one reproduce."
     )

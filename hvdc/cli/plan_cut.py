@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hvdc.cli.output import out, print_json, shown, table
-from hvdc.cli.shared_options import plot_option
+from hvdc.cli.plot_option import plot_option
 from hvdc.figures import prepare_folder
 from hvdc.plan.cut_plan import (
     CHANGE,

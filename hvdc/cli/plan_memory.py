@@ -10,7 +10,7 @@ import click
 
 from hvdc.artifact.reader import open_artifact
 from hvdc.cli.output import gib, mib, out, print_json, table
-from hvdc.cli.shared_options import plot_option
+from hvdc.cli.plot_option import plot_option
 from hvdc.figures import prepare_folder
 from hvdc.plan.memory_plan import Check, Configuration, MemoryPlan, plan_memory
 from hvdc.plan.working_memory import Buffer, total_bytes

@@ -10,7 +10,7 @@ import click
 
 from hvdc.cli.output import out, print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks, note
-from hvdc.cli.shared_options import plot_option
+from hvdc.cli.plot_option import plot_option
 from hvdc.figures import prepare_folder
 from hvdc.plan.results import Deadline, Distribution, powers_of
 from hvdc.plan.scenarios import Outcome, compare, deadline_of

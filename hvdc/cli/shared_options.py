@@ -84,13 +84,6 @@ dtype_option = click.option(
 )
 
 
-def plot_option(what: str) -> Callable[[Command], Command]:
-    """``--plot DIR`` of a command that can draw ``what``."""
-    return click.option(
-        "--plot", type=click.Path(path_type=Path), metavar="DIR", help=f"Draw {what} into a folder, as SVG and PNG."
-    )
-
-
 def model_options(command: Command) -> Command:
     """Which model, and for which video: what `load_config` and the exporters take."""
     return _with(_MODEL, command)
