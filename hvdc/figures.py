@@ -27,7 +27,8 @@ PHONE_WIDTH_IN = 4.2
 """A picture as wide as this keeps its type at the size of a page's text where a phone shows it from edge to edge."""
 
 _STYLE: Mapping[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial"],  # the first comes with matplotlib; phones have none of them
     "font.size": 9.0,
     "axes.titlesize": 10.0,
     "axes.titleweight": "bold",

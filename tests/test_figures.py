@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,7 @@ def test_both_files_say_what_they_show_and_nothing_of_the_machine(tmp_path: Path
     text = svg.read_text("utf-8")
     ElementTree.fromstring(text)  # noqa: S314  our own
     assert "a line" in text
+    assert re.search(r"font[^\"]*'DejaVu Sans'[^\"]*, sans-serif", text), "a phone has another font without serifs"
     assert png.read_bytes().startswith(b"\x89PNG")
     assert b"Description\x00a line" in png.read_bytes()
     for content in (svg.read_bytes(), png.read_bytes()):

@@ -32,7 +32,7 @@ def document(head: str, sections: Sequence[Section], folder: str, tail: str) -> 
             parts.append(_table(section.rows, numbers))
         if notes := _notes(section.rows):
             parts.append(notes)
-        parts += [f"![{shows}]({folder}/{name}.png)" for name, shows in section.pictures.items()]
+        parts += [f"![{shows}]({folder}/{name}.svg)" for name, shows in section.pictures.items()]
         if section.after:
             parts.append(section.after.strip())
     parts += [tail.strip(), "## The paper's sentences", _sentences(numbers)]

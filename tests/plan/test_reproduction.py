@@ -234,7 +234,7 @@ def test_the_pictures_are_what_the_command_draws_now(tmp_path: Path) -> None:
     names = sorted(p.name for p in tmp_path.iterdir())
     assert sorted(p.name for p in committed.iterdir()) == names, "run `make reproduce`"
     shown = re.findall(rf"\]\({report.FOLDER}/(.+?)\)", report.text())
-    assert sorted(shown) == [name for name in names if name.endswith(".png")]
+    assert sorted(shown) == [name for name in names if name.endswith(".svg")]
     pinned = re.search(r"^matplotlib==(.+)$", (ROOT / "constraints-dev.txt").read_text("utf-8"), re.M)
     assert pinned
     for name in (name for name in names if name.endswith(".svg")):
@@ -246,7 +246,7 @@ def test_the_pictures_are_what_the_command_draws_now(tmp_path: Path) -> None:
 def test_a_picture_has_what_it_shows_and_reasons_are_told_once() -> None:
     same = [row("2.50", 2.6, why="a reason"), row("3", 3.1, why="a reason"), row("3", 9.0, why="another")]
     text = document("# Head", [Section("One", "Text.", same, {"cut": "The cut"})], "pictures", "Tail.")
-    assert "![The cut](pictures/cut.png)" in text
+    assert "![The cut](pictures/cut.svg)" in text
     assert text.count("a reason\n") == 1
     assert "- <sup>b</sup> another" in text
     assert text.index("# Head") < text.index("## One") < text.index("Tail.") < text.index("## The paper's sentences")
