@@ -107,7 +107,8 @@ class RateTable(Fields):
         if missing := self._missing_co_run_rates():
             raise UsageError(
                 f"the rate table {self.name!r} does not place a cut: it has no {', '.join(missing)}",
-                fix="measure what blocks and a decode take while both engines work",
+                fix="measure what blocks and a decode take while both engines work"
+                + (", or give the cut that `hvdc plan cut` finds from its idle times" if self.idle else ""),
             )
 
     def _missing_co_run_rates(self) -> list[str]:
