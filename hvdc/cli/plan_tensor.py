@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from hvdc.artifact.reader import open_artifact
 from hvdc.cli.output import out, print_json, shown, table
 from hvdc.plan.gemm_table import load_measured
 from hvdc.plan.gemms import BlockSizes
@@ -37,6 +36,8 @@ def command(artifact: Path | None, rates_file: Path, as_json: bool) -> None:
     measured = load_measured(rates_file)
     sizes = None
     if artifact is not None:
+        from hvdc.artifact.reader import open_artifact  # it needs NumPy, and plans without an artifact don't
+
         with open_artifact(artifact) as opened:
             sizes = BlockSizes.of(opened.manifest)
     plan = plan_tensor(measured, sizes)

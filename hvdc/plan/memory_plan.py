@@ -158,4 +158,4 @@ def _resident(parts: tuple[Buffer, ...], target: TargetDescription) -> Check:
 
 def _mapped(needed_bytes: int, manifest: Manifest, target: TargetDescription) -> Check:
     budget = manifest.target.mapping_budget_bytes
-    return Check("mapped by the NPU's session", needed_bytes, budget, target.mapping_budget_bytes.source)
+    return Check("what one session of the NPU maps", needed_bytes, budget, target.mapping_budget_bytes.source)

@@ -186,7 +186,7 @@ def memory(p: MemoryPlan) -> Section:
             _buffers("Buffers of the NPU's executor", p.npu_buffers, folded=True),
             _buffers("Buffers of the GPU's executor", p.gpu_buffers, folded=True),
         ),
-        notes=[f"Limits: {check.what}: {check.source}." for check in (hetero.resident, hetero.mapped)],
+        notes=[f"Limit of {check.what}: {check.source}." for check in (hetero.resident, hetero.mapped)],
     )  # fmt: skip
 
 
@@ -218,11 +218,11 @@ def _buffers(title: str, buffers: Sequence[Buffer], *, folded: bool = False) -> 
 def _configurations(title: str, configurations: Sequence[Configuration]) -> Table:
     parts = [f">{part.name} MiB" for part in configurations[0].parts]
     rows: list[tuple[Cell, ...]] = [
-        (c.name, _verdict(c.resident), *(mib(part.bytes) for part in c.parts), mib(c.resident.needed_bytes),
-         mib(c.mapped.needed_bytes), _verdict(c.mapped))
+        (c.name, _verdict(c.resident), _verdict(c.mapped), *(mib(part.bytes) for part in c.parts),
+         mib(c.resident.needed_bytes), mib(c.mapped.needed_bytes))
         for c in configurations
     ]  # fmt: skip
-    return Table(title, ("configuration", "in memory", *parts, ">in all MiB", ">mapped MiB", "by the NPU"), rows)
+    return Table(title, ("configuration", "in memory", "NPU maps", *parts, ">in all MiB", ">mapped MiB"), rows)
 
 
 def _verdict(check: Check) -> Mark:
