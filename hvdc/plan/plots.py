@@ -129,7 +129,7 @@ def draw_waits(gpu_idle_s: Sequence[float], npu_idle_s: Sequence[float], cut: in
 
 @dataclass(frozen=True)
 class _Unit:
-    """Seconds, minutes or hours: whichever reads well."""
+    """Of time: whichever reads well."""
 
     name: str
     short: str
@@ -144,9 +144,11 @@ class _Unit:
 
 
 def _unit(value_s: float) -> _Unit:
-    if value_s < 10:
-        return _Unit("seconds", "s", 1.0, 2)
-    return _Unit("seconds", "s", 1.0, 0) if value_s < 3600 else _Unit("minutes", "min", 60.0, 0)
+    if value_s < 1:
+        return _Unit("milliseconds", "ms", 1e-3, 2 if value_s < 0.01 else 0)
+    if value_s < 3600:
+        return _Unit("seconds", "s", 1.0, 2 if value_s < 10 else 0)
+    return _Unit("minutes", "min", 60.0, 0) if value_s < 36_000 else _Unit("hours", "h", 3600.0, 1)
 
 
 def draw_gantt(spans: Mapping[str, Sequence[Span]], end_s: float, folder: Path) -> Paths:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hvdc.plan import plots
-from hvdc.plan.plots import draw_cut, draw_deadlines, draw_gantt
+from hvdc.plan.plots import Change, draw_changes, draw_cut, draw_deadlines, draw_gantt, draw_waits
 from hvdc.plan.results import Span
 
 GPU = [10.0 * k for k in range(7)]
@@ -62,6 +62,49 @@ def test_stages_that_do_not_fit_are_refused(gpu: list[float], npu: list[float], 
     with pytest.raises(ValueError, match="stages"):
         draw_cut(gpu, npu, cut, tmp_path, layers=1)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("gpu_s", "npu_s", "decode_s", "executions", "cut", "said"),
+    [
+        (1.0, 2.0, 0.0, 1, 0, "2.00 s a video"),
+        (1.0, 2.0, 0.0, 1, 1, "1.00 s a video"),
+        (1e-6, 1e-4, 0.0, 24, 24, "0.02 ms a video"),
+        (1e-3, 1e-3, 1e-3, 24, 12, "13 ms a video"),
+        (600.0, 30.0, 900.0, 180, 10, "100 min a video"),
+        (9e9, 1.0, 0.0, 180, 0, "180 s a video"),
+    ],
+)
+def test_rates_of_any_size_and_cuts_at_the_ends(
+    gpu_s: float, npu_s: float, decode_s: float, executions: int, cut: int, said: str, tmp_path: Path
+) -> None:
+    every = range(executions + 1)
+    npu = [(executions - k) * npu_s + decode_s for k in every]
+    svg, _ = draw_cut([k * gpu_s for k in every], npu, cut, tmp_path, layers=max(executions // 6, 1), expert_switch=cut)
+    assert {f"cut {cut}", said} <= set(words(svg))
+
+
+def test_waits_where_no_stage_is_known(drawn, tmp_path: Path) -> None:
+    svg, _ = draw_waits([30.0, 10.0, 0.0, 0.0], [0.0, 0.0, 10.0, 30.0], 1, tmp_path)
+    curves = [list(line.get_ydata()) for line in drawn[0].axes[0].lines if len(line.get_xdata()) > 1]
+    assert curves == [[30.0, 10.0, 0.0], [0.0, 0.0, 10.0]], "to twice the cut"
+    assert {"cut 1", "GPU waits", "NPU waits"} <= set(words(svg))
+    with pytest.raises(ValueError, match="waits"):
+        draw_waits([1.0], [1.0], 1, tmp_path)
+
+
+def test_changes_with_their_gain(drawn, tmp_path: Path) -> None:
+    cases = [Change("more", 4.0, 5.0), Change("less", 4.0, 3.0), Change("level", 4.0, 4.0)]
+    svg, _ = draw_changes(cases, "fixed", "anew", "videos per hour", tmp_path, "gains")
+    assert svg.name == "gains.svg"
+    dots = [(x.get_marker(), list(x.get_xydata()[0])) for x in drawn[0].axes[0].lines if len(x.get_xdata()) == 1]
+    assert dots == [("o", [4, 0]), ("D", [5, 0]), ("o", [4, 1]), ("D", [3, 1]), ("o", [4, 2]), ("D", [4, 2])]
+    assert {"more", "+25.0 %", "less", "−25.0 %", "level", "±0 %", "fixed", "anew", "videos per hour"} <= set(
+        words(svg)
+    )
+    for wrong in ([], [Change("none", 0.0, 1.0)]):
+        with pytest.raises(ValueError, match="above 0"):
+            draw_changes(wrong, "fixed", "anew", "", tmp_path, "none")
 
 
 SPANS = [
