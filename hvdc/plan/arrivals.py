@@ -17,8 +17,8 @@ AT_ONCE = "at-once"
 FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
 COLUMN = "arrival_s"
 """Of a CSV trace that has a header, and of the objects of a JSON trace."""
-VIDEOS_MAX = 1_000_000
-"""Some 300 bytes of memory each, for each configuration."""
+VIDEOS_MAX = 300_000
+"""Some 330 bytes of memory each, for each configuration; years of a phone."""
 
 
 def arrivals_of(text: str, videos: int | None, seed: int) -> tuple[float, ...]:

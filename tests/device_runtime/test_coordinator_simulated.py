@@ -49,10 +49,12 @@ def test_the_coordinator_is_as_simulated(
     videos = 6
     with Streams(programs["hvdc_stream_check"]) as streams:
         words = {"mode": mode, "cut": cut, "videos": videos, "slots": slots or 0}
+        one_slot = streams.run(SHAPE, mode="npu", videos=1)["slot_bytes"]
         report = streams.run(SHAPE, **words, gpu_us=1000 * gpu_ms, npu_us=1000 * npu_ms, decode_us=1000 * decode_ms)
     run = simulated(mode, cut, videos, slots or SLOTS[mode], gpu_ms / 1e3, npu_ms / 1e3, decode_ms / 1e3)
     assert report["order"] == [v.video for v in sorted(run.videos, key=lambda v: v.finish_s)]
     assert [v["gpu_blocks"] for v in report["videos"]] == [v.cut for v in run.videos]
+    assert report["slot_bytes"] == run.slots * one_slot
     seconds = summarise(run).makespan_s
     assert seconds <= report["seconds"] <= LONGER * seconds
     for video, times in zip(report["videos"], run.videos, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hvdc.errors import UsageError
 from hvdc.plan.cut import Rates, best_cut, period_s
 from hvdc.plan.policies import Adaptive, DeadlineAware, Ready, Replan, cut_in_time, meeting_cut, observed
 from hvdc.plan.results import StreamResult, summarise
-from hvdc.plan.stream import InFlight, simulate
+from hvdc.plan.stream import Decision, InFlight, simulate
 from hvdc.plan.variation import Course, Drift, Jitter
 from tests.plan.streams import DECODES, SECONDS, costs
 
@@ -101,6 +102,7 @@ def test_what_is_in_flight_goes_through_the_engines_in_order() -> None:
     assert ready(on_npu) == (0, 0), "it should be finished already"
     assert ready(waits_for_npu) == (0, 50)
     assert ready(on_gpu) == (100, 101 + 60)
+    assert ready(InFlight(30, 0.0, 300.0, 390.0), waits_for_npu) == (0, 40 + 50)
     assert ready(waits_for_npu, on_gpu) == (100, 161)
     assert ready(waits_for_npu, on_gpu, to_begin) == (200, 201 + 70)
     assert ready(whole, to_begin) == (100, 101 + 70)
@@ -172,6 +174,41 @@ def test_where_no_cut_is_in_time_the_deadline_delays_nobody() -> None:
     aware = simulate(costs(), "hetero", (0.0,) * 50, policy=DeadlineAware(costs(), 100.0, from_start=True))
     adaptive = simulate(costs(), "hetero", (0.0,) * 50, policy=Adaptive(costs()))
     assert [v.finish_s for v in aware.videos] == [v.finish_s for v in adaptive.videos]
+
+
+def test_a_deadline_counts_from_the_arrival() -> None:
+    """Of 60 blocks, 1.5 s or 1 s each, the GPU would have 6: 63 s. With 2 it is 61 s, too late for who came before."""
+    policy = DeadlineAware(costs(1.5, 1.0, 0.0, executions=60), 61.0, from_start=False, reserve=0.0)
+    assert policy.decide(100.0, 100.0, []) == (2, 100.0)
+    assert policy.decide(100.0, 90.0, []) == (6, 100.0)
+    assert policy.decide(100.0, 99.0, []) == (0, 100.0)
+
+
+class Watching(Replan):
+    """Cuts as it is told, and remembers what it saw."""
+
+    def __init__(self, cut: int) -> None:
+        super().__init__(costs(3.0, 1.0, 2.0, executions=4))
+        self.cut = cut
+        self.seen: list[tuple[float, list[InFlight]]] = []
+
+    def decide(self, now_s: float, arrival_s: float, in_flight: Sequence[InFlight]) -> Decision:
+        self.seen.append((now_s, list(in_flight)))
+        return Decision(self.cut)
+
+
+def test_a_policy_sees_what_is_in_flight_and_nothing_of_what_will_be() -> None:
+    made = costs(3.0, 1.0, 2.0, executions=4)
+    gpu_longer, npu_longer, mid = Watching(2), Watching(1), Watching(1)
+    simulate(made, "hetero", (0.0,) * 4, policy=gpu_longer)  # 6 s and 4 s
+    untouched = InFlight(2, None, None, None)
+    assert gpu_longer.seen == [
+        (0, []), (0, [untouched]), (10, [InFlight(2, 6, None, None)]), (16, [InFlight(2, 12, None, None)]),
+    ]  # fmt: skip
+    simulate(made, "hetero", (0.0,) * 4, policy=npu_longer, slots=3)  # 3 s and 5 s
+    assert npu_longer.seen[3] == (8, [InFlight(1, 3, 6, None), InFlight(1, 6, None, None)])
+    simulate(made, "hetero", (0.0, 0.0, 0.0, 4.0), policy=mid, slots=4)
+    assert mid.seen[3] == (4, [InFlight(1, 0, 3, 3), InFlight(1, 3, None, None), InFlight(1, None, None, None)])
 
 
 def test_videos_pass_the_npu_in_their_order_whatever_their_cuts() -> None:

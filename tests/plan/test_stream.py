@@ -94,6 +94,14 @@ def test_solo_rates_count_only_where_an_engine_is_alone() -> None:
     assert at_once(made, "hetero", 9, cut=0).period_s == 4.0, "nobody else works"
 
 
+def test_an_engine_is_not_alone_while_the_other_has_a_video() -> None:
+    """Which it works on since before, or which is on its way."""
+    arrives = simulate(costs(3.0, 1.0, 2.0, executions=4, gpu_solo_s=2.0), "hetero", (0.0, 4.0), cut=1)
+    assert times(arrives) == [(0, 2, 2, 5, 7), (4, 7, 7, 10, 12)]
+    crosses = simulate(costs(3.0, 1.0, 2.0, executions=4, gpu_solo_s=2.0, handoff_s=0.5), "hetero", (0.0,) * 2, cut=2)
+    assert times(crosses)[1][:2] == (4, 10)
+
+
 @settings(deadline=None)
 @given(block_costs(), st.integers(0, 12))
 def test_blocks_may_differ(made: Costs, cut: int) -> None:
