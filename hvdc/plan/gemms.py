@@ -100,21 +100,25 @@ class Profile:
 
     @classmethod
     def of(cls, engine: Engine, times: Iterable[GemmTime], standard_tokens: tuple[int, ...] = (1,)) -> Profile:
-        """From the times of this engine. Raises UsageError where one GEMM has two."""
-        profile = cls(engine, standard_tokens)
+        """From the times of this engine. What was measured of a padded length is of the length that was computed; of
+        several such the longest time counts. Raises UsageError where one GEMM has two times."""
+        profile, seen = cls(engine, standard_tokens), set()
+        longest: dict[tuple[int, int, int], float] = {}
         for time in times:
             if time.engine != engine:
                 continue
-            widths = profile._widths.setdefault(time.in_features, {})
-            points = widths.setdefault(time.out_features, [])
-            at = bisect_left(points, (time.tokens, 0.0))
-            if at < len(points) and points[at][0] == time.tokens:
+            shape = (time.in_features, time.out_features, time.tokens)
+            if shape in seen:
                 raise UsageError(
                     f"the rate table has two times of one GEMM on the {engine}",
                     where=f"{time.tokens} tokens, {time.in_features} to {time.out_features} channels",
                     fix="keep the one that was measured under the table's conditions",
                 )
-            points.insert(at, (time.tokens, time.seconds))
+            seen.add(shape)
+            computed = (time.in_features, time.out_features, profile.computed(time.tokens))
+            longest[computed] = max(time.seconds, longest.get(computed, 0.0))
+        for (k, n, tokens), seconds in sorted(longest.items()):
+            profile._widths.setdefault(k, {}).setdefault(n, []).append((tokens, seconds))
         return profile
 
     def knows(self, in_features: int, out_features: int) -> bool:

@@ -14,6 +14,7 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
+from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
 from hvdc.artifact.runtime import read_runtime, runtime_findings
 from hvdc.plan import report_model, report_plans
@@ -64,7 +65,7 @@ def report_page(
     draft = ["draft format"] if manifest.format.draft else []
     made_from = "the artifact alone" if rates is None else f"the artifact and the rate table {rates.name}"
     return Page(
-        title=artifact.path.name,
+        title=artifact.path.resolve().name,
         subtitle=f"{v.frames} frames of {v.width} × {v.height} on {manifest.target.soc}: "
         f"{report_plans.fits_line(memory)}",
         sections=sections,
@@ -85,7 +86,11 @@ def _plan(artifact: Artifact, rates: RateTable) -> Section:
 
 def _programs(artifact: Artifact) -> Section:
     faults = [str(fault) for fault in runtime_findings(artifact.path)]
-    return report_model.programs(None if faults else read_runtime(artifact.path), faults)
+    try:
+        runtime = read_runtime(artifact.path)
+    except ArtifactError:  # it is among the faults
+        runtime = None
+    return report_model.programs(runtime, faults)
 
 
 def render(page: Page) -> str:

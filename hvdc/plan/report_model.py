@@ -189,7 +189,7 @@ def programs(runtime: Runtime | None, faults: list[str]) -> Section:
     """What travels in ``runtime/``. ``faults``: of its files, as validating finds them."""
     if runtime is None:
         lead = "The artifact carries no programs; hvdc runtime build --into ARTIFACT adds them."
-        return Section("Programs", lead=lead, notes=faults)
+        return Section("Programs", lead="The programs' list is damaged." if faults else lead, notes=faults)
     rows: list[tuple[Cell, ...]] = [
         (program.name, build.target, build.machine, f"{program.bytes / MIB:.2f}", build.compiler, program.sha256[:12])
         for build in runtime.builds

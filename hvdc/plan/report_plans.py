@@ -232,6 +232,8 @@ def _verdict(check: Check) -> Mark:
 def fits_line(p: MemoryPlan) -> str:
     """One sentence for the top of the page."""
     lacking = [c.name for c in p.modes if not c.fits]
+    if too_large := [limit.what for limit in p.limits if not limit.fits]:
+        return f"does not fit: {' and '.join(too_large)}"
     if not lacking:
         return "fits in every mode"
     return f"does not fit in {many(len(lacking), 'mode')}: {', '.join(lacking)}"

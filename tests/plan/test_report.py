@@ -191,10 +191,39 @@ def test_programs_are_shown_with_their_compiler_and_damage_is_named(tmp_path: Pa
     text = render(page(programs(runtime, [])))
     for expected in ("hvdc_runner", "android-arm64", "clang 22", "as listed", "no record of a run"):
         assert expected in text
+    hostile = runtime.model_copy(
+        update={"hvdc": HOSTILE, "builds": (runtime.builds[0].model_copy(update={"compiler": HOSTILE}),)}
+    )
+    assert_harmless(render(page(programs(hostile, [HOSTILE]))))
+
+
+def test_damaged_programs_are_said(tmp_path: Path) -> None:
     root = small(tmp_path / "a.hvdc")
+    assert "carries no programs" in html(root)
     (root / "runtime").mkdir()
     (root / "runtime" / "runtime.json").write_text("{}")
-    assert "DATA_RUNTIME" in html(root) or "a list as hvdc writes it" in html(root)
+    assert "list is damaged" in html(root)
+    data = b"not what the list says"
+    files = {name: {"name": name, "bytes": len(data), "sha256": "0" * 64} for name in ("sources.tar", "x-hvdc_runner")}
+    (root / "runtime" / "runtime.json").write_text(
+        Runtime.model_validate(
+            {"hvdc": "1", "sources_sha256": "0" * 64, "sources": files["sources.tar"], "builds": (
+                {"target": "host", "machine": "x86_64", "compiler": "cc", "programs": (files["x-hvdc_runner"],)},
+            )}
+        ).model_dump_json()
+    )  # fmt: skip
+    for name in files:
+        (root / "runtime" / name).write_bytes(data)
+    text = html(root)
+    assert "x-hvdc_runner" in text
+    assert "2 faults" in text
+
+
+def test_a_clip_that_does_not_fit_is_said_at_the_top(tmp_path: Path) -> None:
+    path = write_hollow(tmp_path / "long.hvdc", full_size_manifest(1025))
+    text = html(path)
+    assert "does not fit: the GPU&#39;s largest buffer" in text
+    assert "too much" in text
 
 
 def page(*sections: Section, title: str = "t") -> Page:

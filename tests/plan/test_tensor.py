@@ -127,6 +127,15 @@ def test_the_npu_is_a_staircase_and_the_gpu_a_line() -> None:
     assert list(npu.unpadded_below(400)) == [1, 128, 256, 384]
 
 
+def test_a_time_of_a_padded_length_is_of_what_was_computed() -> None:
+    """20,280 tokens are 633 tiles and three quarters: what they took is what 634 tiles take."""
+    npu = Profile.of("npu", [GemmTime("npu", 20_280, 64, 64, 3.0)], (32,))
+    assert [npu.seconds(t, 64, 64) for t in (20_257, 20_280, 20_288)] == [3.0, 3.0, 3.0]
+    assert npu.seconds(10_144, 64, 64) == 1.5
+    both = [GemmTime("npu", 193, 64, 64, 2.0), GemmTime("npu", 200, 64, 64, 2.5)]
+    assert Profile.of("npu", both, (128,)).seconds(256, 64, 64) == 2.5, "the longer of two that say different things"
+
+
 def test_measured_slices_of_a_weight_are_taken_as_they_are() -> None:
     times = [GemmTime("gpu", 128, 64, 1024, 1.0), GemmTime("gpu", 128, 64, 512, 0.9)]
     gpu = Profile.of("gpu", times)
