@@ -23,6 +23,9 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS
 QUIET, FAINT = "#555555", "#DDDDDD"
 """Of text beside the matter, and of lines behind it."""
 
+ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+"""Behind text that lines would cross."""
+
 PHONE_WIDTH_IN = 4.2
 """A picture as wide as this keeps its type at the size of a page's text where a phone shows it from edge to edge."""
 

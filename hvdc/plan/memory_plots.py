@@ -8,11 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdc.figures import BLACK, BLUE, GREEN, ORANGE, PHONE_WIDTH_IN, PURPLE, QUIET, SKY, house_style, new_figure, save
+from hvdc.figures import (
+    BLACK,
+    BLUE,
+    GREEN,
+    ON_WHITE,
+    ORANGE,
+    PHONE_WIDTH_IN,
+    PURPLE,
+    QUIET,
+    SKY,
+    house_style,
+    new_figure,
+    save,
+)
 from hvdc.plan.memory import GIB
 
 PART_COLOURS = ("#4D4D4D", ORANGE, SKY, PURPLE, GREEN, BLUE)
-_ON_WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
 
 
 @dataclass(frozen=True)
@@ -71,9 +83,9 @@ def _bar(axes: Any, row: int, bar: Bar, colours: Mapping[str, str]) -> None:
         axes.plot(bar.mapped / GIB, row, clip_on=False, **_MAPPED)
     beside = f" + {sum(bar.beside.values()) / GIB:.2f}" if bar.beside else ""
     axes.annotate(bar.name, (0, row - 0.24), xytext=(0, 1.5), textcoords="offset points", va="bottom",
-                  bbox=_ON_WHITE)  # fmt: skip
+                  bbox=ON_WHITE)  # fmt: skip
     axes.annotate(f"{sum(bar.parts.values()) / GIB:.2f}{beside}", (left, row), xytext=(5, 0),
-                  textcoords="offset points", va="center", fontweight="bold", bbox=_ON_WHITE)  # fmt: skip
+                  textcoords="offset points", va="center", fontweight="bold", bbox=ON_WHITE)  # fmt: skip
 
 
 def _limit(axes: Any, bytes_: int, text: str, offset: int) -> None:

@@ -7,6 +7,7 @@ where matplotlib is missing, and OSError where a file cannot be written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from hvdc.figures import (
     BLUE,
     FAINT,
     GREEN,
+    ON_WHITE,
     ORANGE,
     PHONE_WIDTH_IN,
     PURPLE,
@@ -66,38 +68,40 @@ def draw_cut(
     if len(npu_stage_s) != executions + 1 or not 0 <= cut <= executions or executions < 1:
         raise ValueError(f"{len(gpu_stage_s)} and {len(npu_stage_s)} stages, cut {cut}")
     period = [max(pair) for pair in zip(gpu_stage_s, npu_stage_s, strict=True)]
-    right = min(executions, max(2 * cut, 2 * layers, *(k for k in (marks or {}))))
+    right = min(executions, max(2 * cut, layers, 4, *(marks or {})))
     unit = _unit(period[cut])
     shown = range(right + 1)
+    highest = [2.4 * max(period[cut], npu_stage_s[0]), *(1.3 * period[k] for k in marks or {})]
+    top = unit.of(min(1.04 * max(period[k] for k in shown), max(highest)))
     with house_style():
         figure = new_figure(PHONE_WIDTH_IN, 3.8)
         axes = figure.subplots()
+        axes.set_xlim(0, right)
+        axes.set_ylim(0, top)
         for boundary in range(layers, right, layers):
             axes.axvline(boundary, color=FAINT, linewidth=0.9, zorder=0)
+        lines = "lines: ends of steps"
+        if expert_switch is not None and expert_switch < right:
+            axes.axvline(expert_switch, color=QUIET, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
+            lines += "; dashed: the detail expert begins"
         axes.plot(shown, [unit.of(period[k]) for k in shown], color=FAINT, linewidth=8, zorder=1)
         for engine, stage in (("gpu", gpu_stage_s), ("npu", npu_stage_s)):
             axes.plot(shown, [unit.of(stage[k]) for k in shown], color=ENGINE_COLOUR[engine], zorder=2)
-        top = 1.04 * unit.of(max(period[k] for k in shown))
         for n, (k, text) in enumerate(sorted((marks or {}).items())):
             _mark(axes, k, unit.of(period[k]), text, top * (0.97 - 0.105 * (len(marks or {}) - 1 - n)))
         axes.plot(cut, unit.of(period[cut]), "o", color=BLACK, markersize=8, zorder=4)
         axes.annotate(f"cut {cut}\n{unit.text(period[cut])} a video", (cut, unit.of(period[cut])),
-                      xytext=(8, -52), textcoords="offset points", ha="left", va="top", fontweight="bold",
-                      arrowprops={"arrowstyle": "-", "color": BLACK, "shrinkB": 4, "relpos": (0, 1)})  # fmt: skip
-        axes.set_xlim(0, right)
-        axes.set_ylim(0, top)
-        low = right // 4
+                      xytext=(8, -52), textcoords="offset points", ha="left", va="top", fontweight="bold", zorder=5,
+                      bbox=ON_WHITE, arrowprops={"arrowstyle": "-", "shrinkB": 4, "relpos": (0, 1)})  # fmt: skip
+        low = max(k for k in shown if unit.of(gpu_stage_s[k]) <= (0.3 if cut > right / 6 else 0.9) * top)
         _label_line(axes, "GPU", low, unit.of(gpu_stage_s[low]), VERMILION, offset=(7, 0), ha="left", va="top")
-        high = cut + (right - cut) * 2 // 5
+        high = max(k for k in shown if k == cut or (k > cut and unit.of(period[k]) <= 0.62 * top))
         axes.annotate("period", (high, unit.of(period[high])), xytext=(7, -3), textcoords="offset points", fontsize=8,
-                      color=QUIET, va="top")  # fmt: skip
-        _label_line(axes, "NPU and\ndecoder", 0, unit.of(npu_stage_s[0]), BLUE, offset=(5, -9), ha="left", va="top")
-        if expert_switch is not None and expert_switch < right:
-            axes.axvline(expert_switch, color=QUIET, linewidth=1.2, linestyle=(0, (2, 2)), zorder=1)
-            between = unit.of((gpu_stage_s[expert_switch] + npu_stage_s[expert_switch]) / 2)
-            axes.annotate("detail expert", (expert_switch, between), xytext=(4, 0), textcoords="offset points",
-                          fontsize=8, color=QUIET, rotation=90, va="center")  # fmt: skip
-        axes.set_xlabel(f"cut: blocks of a video that the GPU executes, of {executions}\n(lines: ends of steps)")
+                      color=QUIET, va="top", bbox=ON_WHITE)  # fmt: skip
+        beneath = right / 5 if cut > right / 6 else right * 0.95  # the line falls: text that ends here is clear of it
+        y = unit.of(npu_stage_s[math.ceil(beneath)])
+        _label_line(axes, "NPU and\ndecoder", beneath, y, BLUE, offset=(0, -4), ha="right", va="top")
+        axes.set_xlabel(f"cut: blocks of a video that the GPU executes, of {executions}\n({lines})")
         axes.set_ylabel(f"{unit.name} per video")
     return save(figure, folder, "cut", about=f"Period over the cut; the best cut is {cut}.")
 

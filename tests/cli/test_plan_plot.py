@@ -38,7 +38,9 @@ def plot(folder: Path, *arguments: object) -> Result:
 def test_the_cut_of_known_rates(tmp_path: Path) -> None:
     plot(tmp_path / "new" / "folder", "cut", "--rates", B)
     assert names(tmp_path / "new" / "folder") == ["cut.png", "cut.svg"]
-    assert {"cut 51", "677 s a video", "detail expert"} <= set(words(tmp_path / "new" / "folder" / "cut.svg"))
+    assert {"cut 51", "677 s a video", "(lines: ends of steps; dashed: the detail expert begins)"} <= set(
+        words(tmp_path / "new" / "folder" / "cut.svg")
+    )
 
 
 def test_the_cut_of_idle_times(tmp_path: Path) -> None:

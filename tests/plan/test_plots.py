@@ -46,7 +46,16 @@ def test_the_cut_stands_at_its_period_and_both_stages_are_drawn(drawn, tmp_path:
     dots = {(x.get_xdata()[0], x.get_ydata()[0]) for x in axes.lines if x.get_marker() == "o"}
     assert dots == {(4, 40.0), (2, 50.0), (6, 60.0)}
     text = words(svg)
-    for expected in ("cut 4", "40 s a video", "GPU", "NPU and", "two", "six", "detail expert", "seconds per video"):
+    for expected in (
+        "cut 4",
+        "40 s a video",
+        "GPU",
+        "NPU and",
+        "two",
+        "six",
+        "(lines: ends of steps; dashed: the detail expert begins)",
+        "seconds per video",
+    ):
         assert expected in text
     assert png.stat().st_size > 10_000
 
