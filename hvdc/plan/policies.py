@@ -8,6 +8,7 @@ section 8). These do that, for a GPU and an NPU whose rates drift, for a queue o
 - ``replan`` takes the best cut of equation 4 for the rates as observed;
 - ``adaptive`` the one with which the GPU is done with a video when the NPU is free for it: in a full stream that is the
   same cut, but the first video does not make the NPU wait, and what one video took longer the next one makes up for;
+- ``on-demand`` knows no rates: the GPU works on a video until the NPU has nothing to do, so that neither ever waits;
 - ``deadline`` is ``adaptive``, with fewer blocks on the GPU, and begun later, where a video would else be late.
 """
 
@@ -135,6 +136,22 @@ class Adaptive(Replan):
             start_s = max(npu_s, handed_s) if video.npu_start_s is None else video.npu_start_s
             npu_s = max(now_s, start_s + npu_stage_s(self.rates, self.executions, video.cut))
         return Ready(gpu_s - now_s, npu_s - now_s, self.handoff_s)
+
+
+class OnDemand:
+    """Policy ``on-demand``. It needs a GPU that can be told to stop after the block that it is in."""
+
+    def __init__(self, executions: int) -> None:
+        self.executions = executions
+
+    def decide(self, now_s: float, arrival_s: float, in_flight: Sequence[InFlight]) -> Decision:
+        return Decision(self.executions, until_npu_is_free=True) if in_flight else Decision(0)
+
+    def gpu_done(self, blocks: int, seconds: float) -> None:
+        pass
+
+    def npu_done(self, blocks: int, seconds: float, decode_s: float) -> None:
+        pass
 
 
 class DeadlineAware(Adaptive):

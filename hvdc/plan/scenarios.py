@@ -11,13 +11,13 @@ from typing import Literal, get_args
 from hvdc.errors import UsageError
 from hvdc.plan.costs import Costs
 from hvdc.plan.placement import Trajectory
-from hvdc.plan.policies import Adaptive, DeadlineAware, Replan
+from hvdc.plan.policies import Adaptive, DeadlineAware, OnDemand, Replan
 from hvdc.plan.results import Since, StreamResult, check_powers, summarise
 from hvdc.plan.stages import Mode, stage_sums
 from hvdc.plan.stream import Policy, StreamRun, simulate
 from hvdc.plan.variation import Drift, Jitter
 
-PolicyName = Literal["static", "replan", "adaptive", "deadline"]
+PolicyName = Literal["static", "replan", "adaptive", "on-demand", "deadline"]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 FACTORS_MAX = 1000
 DEFAULT_FACTOR = 1.5
@@ -246,6 +246,8 @@ def _policy(scenario: Scenario, name: PolicyName, deadline_s: float | None, sinc
         return Replan(scenario.costs)
     if name == "adaptive":
         return Adaptive(scenario.costs)
+    if name == "on-demand":
+        return OnDemand(scenario.costs.executions)
     if name == "deadline":
         if deadline_s is None:
             raise UsageError("policy deadline needs a deadline", fix="add --deadline-factor or --deadline-s")

@@ -15,6 +15,7 @@ ones are not known). Blocks take solo rates in modes ``npu`` and ``gpu``. A hand
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ SLOTS: dict[Mode, int] = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tens
 """Videos in flight, as default_slots of device_runtime/coordinator/src/stream_begin.c."""
 SLOTS_MAX = 16
 TELL_EVERY = 1000
+ROUNDING = 1e-9
+"""Of a sum of seconds, as a share of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,10 +85,12 @@ class InFlight(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The cut of a video, and the second before which the GPU does not begin it."""
+    """The cut of a video, and the second before which the GPU does not begin it. ``until_npu_is_free``: the GPU works
+    on it only until the NPU has nothing to do, and finishes its block: the cut is there, or at ``cut``."""
 
     cut: int
     not_before_s: float = 0.0
+    until_npu_is_free: bool = False
 
 
 class Policy(Protocol):
@@ -162,6 +167,8 @@ class _Stream:
         self.free = slots
         self.on_gpu: deque[VideoTimes] = deque()  # the first one is being worked on
         self.not_before: dict[int, float] = {}
+        self.open_ended: set[int] = set()  # videos that leave the GPU when the NPU is free
+        self.npu_is_free: simpy.Event | None = None
         self.crossing = 0  # handed over by the GPU, and not there yet
         self.for_npu: list[tuple[int, VideoTimes]] = []
         self.npu_works = False
@@ -206,6 +213,8 @@ class _Stream:
             decision = self.policy.decide(self.env.now, video.arrival_s, self._in_flight(video.video))
             if decision.not_before_s > self.env.now:
                 self.not_before[video.video] = decision.not_before_s
+            if decision.until_npu_is_free:
+                self.open_ended.add(video.video)
             return decision.cut
         if self.cut is not None:
             return self.cut
@@ -252,7 +261,7 @@ class _Stream:
         return work_s if self.drift is None else self.drift.lasts_s(stage, video, start_s, work_s)
 
     def _gpu(self) -> Generator[simpy.Event, None, None]:
-        env, jitter = self.env, self.gpu_jitter
+        env = self.env
         while True:
             if not self.on_gpu:
                 self.wake_gpu = env.event()
@@ -262,11 +271,12 @@ class _Stream:
             if wait_s > 0:
                 yield env.timeout(wait_s)
             video.start_s = env.now
-            work_s = self._gpu_sums()[video.cut] * jitter[video.video]
-            duration_s = self._lasts_s("gpu", video.video, env.now, work_s)
-            video.gpu_end_s = env.now + duration_s
-            yield env.timeout(duration_s)
-            video.gpu_end_s = env.now
+            if video.video in self.open_ended:
+                yield from self._until_npu_is_free(video)
+            else:
+                video.gpu_end_s = env.now + self._gpu_s(video, self._gpu_sums(), video.cut)
+                yield env.timeout(video.gpu_end_s - env.now)
+            duration_s, video.gpu_end_s = env.now - video.start_s, env.now
             self.on_gpu.popleft()
             if self.policy is not None:
                 self.policy.gpu_done(video.cut, duration_s)
@@ -277,6 +287,24 @@ class _Stream:
                 self._to_npu(video)
             if self.mode == "dp":
                 self._fill()
+
+    def _gpu_s(self, video: VideoTimes, sums: list[float], cut: int) -> float:
+        """Seconds of a video's first blocks."""
+        work_s = sums[cut] * self.gpu_jitter[video.video]
+        return self._lasts_s("gpu", video.video, video.start_s, work_s)
+
+    def _until_npu_is_free(self, video: VideoTimes) -> Generator[simpy.Event, None, None]:
+        env, sums = self.env, self._gpu_sums()
+        self.open_ended.discard(video.video)
+        video.gpu_end_s = env.now + self._gpu_s(video, sums, video.cut)
+        if self._npu_load() or self.crossing:
+            self.npu_is_free = env.event()
+            yield env.timeout(video.gpu_end_s - env.now) | self.npu_is_free
+            self.npu_is_free = None
+        done_s = env.now - video.start_s
+        begun_s = done_s * (1 - ROUNDING)  # a block that ends now is not begun
+        video.cut = bisect_left(range(video.cut), begun_s, key=lambda cut: self._gpu_s(video, sums, cut))
+        yield env.timeout(max(0.0, self._gpu_s(video, sums, video.cut) - done_s))
 
     def _gpu_sums(self) -> list[float]:
         sums = self.gpu_sums
@@ -292,6 +320,8 @@ class _Stream:
         env = self.env
         while True:
             while not self.for_npu or (self.mode == "hetero" and self.for_npu[0][0] != self.passed):
+                if self.npu_is_free is not None and not self.npu_is_free.triggered and not self.crossing:
+                    self.npu_is_free.succeed()
                 self.wake_npu = env.event()
                 yield self.wake_npu
             video = heapq.heappop(self.for_npu)[1]

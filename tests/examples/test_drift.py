@@ -47,6 +47,12 @@ def test_replanning_pays_where_one_engine_drifts_from_the_other(name: str | None
     assert by["adaptive"].makespan_s < by["replan"].makespan_s, "nothing waits for the first video"
 
 
+@pytest.mark.parametrize("name", [None, *(path.stem for path in DRIFTS)])
+def test_no_plan_has_more_videos_than_a_gpu_that_stops_on_demand(name: str | None) -> None:
+    by = results(name)
+    assert by["on-demand"].videos_per_hour == max(r.videos_per_hour for r in by.values())
+
+
 @pytest.mark.parametrize("name", ["gpu-throttles", "npu-throttles", "both-throttle", None])
 def test_deadlines_are_met_at_the_price_of_throughput(name: str | None) -> None:
     by = results(name)

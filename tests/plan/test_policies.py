@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from hvdc.errors import UsageError
 from hvdc.plan.cut import Rates, best_cut, period_s
-from hvdc.plan.policies import Adaptive, DeadlineAware, Ready, Replan, cut_in_time, meeting_cut, observed
+from hvdc.plan.policies import Adaptive, DeadlineAware, OnDemand, Ready, Replan, cut_in_time, meeting_cut, observed
 from hvdc.plan.results import StreamResult, summarise
 from hvdc.plan.stream import Decision, InFlight, simulate
 from hvdc.plan.variation import Course, Drift, Jitter
@@ -179,9 +180,51 @@ def test_where_no_cut_is_in_time_the_deadline_delays_nobody() -> None:
 def test_a_deadline_counts_from_the_arrival() -> None:
     """Of 60 blocks, 1.5 s or 1 s each, the GPU would have 6: 63 s. With 2 it is 61 s, too late for who came before."""
     policy = DeadlineAware(costs(1.5, 1.0, 0.0, executions=60), 61.0, from_start=False, reserve=0.0)
-    assert policy.decide(100.0, 100.0, []) == (2, 100.0)
-    assert policy.decide(100.0, 90.0, []) == (6, 100.0)
-    assert policy.decide(100.0, 99.0, []) == (0, 100.0)
+    assert policy.decide(100.0, 100.0, []) == Decision(2, 100.0)
+    assert policy.decide(100.0, 90.0, []) == Decision(6, 100.0)
+    assert policy.decide(100.0, 99.0, []) == Decision(0, 100.0)
+
+
+def test_on_demand_by_hand() -> None:
+    """3 s or 1 s a block, 2 s of decoding. Video 0 is the NPU's; at 6 s the GPU has 2 blocks of video 1; at 10 s it is
+    in the second one of video 2, and at 16 s in that of video 3."""
+    made = costs(3.0, 1.0, 2.0, executions=4)
+    run = simulate(made, "hetero", (0.0,) * 4, policy=OnDemand(4))
+    assert [(v.cut, v.start_s, v.gpu_end_s, v.npu_start_s, v.finish_s) for v in run.videos] == [
+        (0, 0, 0, 0, 6), (2, 0, 6, 6, 10), (2, 6, 12, 12, 16), (2, 12, 18, 18, 22),
+    ]  # fmt: skip
+
+
+def test_on_demand_the_gpu_may_execute_all_blocks() -> None:
+    run = simulate(costs(1.0, 1.0, 500.0, executions=4), "hetero", (0.0,) * 4, policy=OnDemand(4))
+    assert [v.cut for v in run.videos] == [0, 4, 4, 4]
+    assert run.videos[1].gpu_end_s == 4
+    assert run.videos[2].start_s == 504, "two videos are in flight"
+
+
+@settings(deadline=None)
+@given(SECONDS, SECONDS, DECODES, st.floats(0, 0.3), st.integers(0, 99))
+def test_on_demand_neither_engine_waits_for_the_other(
+    gpu_s: float, npu_s: float, decode_s: float, jitter: float, seed: int
+) -> None:
+    """But the NPU for a block to end; where the GPU has all blocks and waits for a slot, nothing more can be done."""
+    made = costs(gpu_s, npu_s, decode_s, executions=20)
+    run = simulate(made, "hetero", (0.0,) * 60, policy=OnDemand(20), jitter=Jitter(jitter, seed))
+    for before, video in pairwise(run.videos):
+        block_s = (video.gpu_end_s - video.start_s) / video.cut if video.cut else 0.0
+        assert before.finish_s <= video.npu_start_s <= before.finish_s + block_s * (1 + 1e-6)
+        idle_s = video.start_s - before.gpu_end_s
+        assert idle_s <= 1e-6 * video.start_s or before.cut in (0, 20) or video.cut == 0
+
+
+def test_on_demand_needs_no_rates_to_follow_a_device() -> None:
+    """As good as replanning under drift, and better with jitter, which no plan foresees."""
+    drift = Drift("d", "a test", "seconds", gpu=Course(((3600.0, 1.0), (7200.0, 1.5))))
+    for more in ({"drift": drift}, {"jitter": Jitter(0.1)}, {"drift": drift, "jitter": Jitter(0.1)}):
+        planned = stream(300, policy=Replan(costs()), **more).videos_per_hour
+        assert stream(300, policy=OnDemand(180), **more).videos_per_hour > planned * 0.99
+    noisy = stream(300, policy=Replan(costs()), jitter=Jitter(0.1)).videos_per_hour
+    assert stream(300, policy=OnDemand(180), jitter=Jitter(0.1)).videos_per_hour > noisy * 1.03
 
 
 class Watching(Replan):
@@ -221,7 +264,7 @@ def test_videos_pass_the_npu_in_their_order_whatever_their_cuts() -> None:
     run = simulate(costs(), "hetero", (0.0,) * 60, policy=Swinging(costs()), slots=4, jitter=Jitter(0.2))
     finishes = [v.finish_s for v in run.videos]
     assert finishes == sorted(finishes)
-    assert all(b.npu_start_s >= a.finish_s for a, b in zip(run.videos, run.videos[1:], strict=False))
+    assert all(b.npu_start_s >= a.finish_s for a, b in pairwise(run.videos))
 
 
 @pytest.mark.parametrize("weight", [0.0, -1.0, 1.1, math.nan])

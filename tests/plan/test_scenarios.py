@@ -30,7 +30,7 @@ ALL = configurations(MODES, ["static"])
 
 def test_every_mode_once_and_hetero_with_each_policy() -> None:
     assert [c.name for c in configurations(["npu", "hetero"], POLICIES)] == [
-        "npu", "hetero", "hetero, replan", "hetero, adaptive", "hetero, deadline",
+        "npu", "hetero", "hetero, replan", "hetero, adaptive", "hetero, on-demand", "hetero, deadline",
     ]  # fmt: skip
 
 
