@@ -9,7 +9,7 @@ CLIP := --frames 17 --height 128 --width 128
 # Both engines where there is an OpenCL driver for the GPU's, else the NPU's alone.
 ENGINES := ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 && echo hetero || echo npu
 
-.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-hexagon bench-opencl bench-runtime bench-stream quality clean
+.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-hexagon bench-opencl bench-runtime bench-stream quality reproduce clean
 
 demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, make clips with it
 	@tools/setup.sh run
@@ -76,6 +76,10 @@ bench-stream: ## simulated streams of 100,000 videos into docs/BENCHMARKS.md; a 
 quality: ## the tables and figures of docs/QUALITY.md
 	@tools/setup.sh dev
 	.venv/bin/python -m benchmarks.quality
+
+reproduce: ## the paper's figures beside what hvdc plan computes: docs/REPRODUCTION.md and its pictures; seconds
+	@tools/setup.sh dev
+	.venv/bin/python -m examples.reproduction
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "device_runtime": {"device_runtime"},
     "hvdc/artifact": {"hvdc.artifact", "hvdc.errors", "hvdc.config", "layouts"},
     "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
-    "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors"},
+    "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.figures"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
     "hvdc/cli": {"hvdc"},
 }

@@ -12,8 +12,9 @@ from hvdc.cli.output import json_number, out, print_json, progress_for, table
 from hvdc.cli.shared_options import model_options, parse_seeds, run_options, say_for
 from hvdc.config import SCALE_MODES, CalibrationMode, load_config
 from hvdc.errors import UsageError
+from hvdc.figures import prepare_folder
 from hvdc.pipeline.evaluate import EvaluateRequest, Evaluation, Row, evaluate, facts
-from hvdc.pipeline.quality_plots import draw, prepare_folder
+from hvdc.pipeline.quality_plots import draw
 from hvdc.pipeline.ranks import join
 from hvdc.pipeline.videos import PathFolders
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 
 from hvdc.cli.output import out, print_json, shown, table
+from hvdc.cli.plot_option import plot_option
+from hvdc.figures import prepare_folder
 from hvdc.plan.cut_plan import (
     CHANGE,
     BalancePlan,
@@ -28,6 +30,7 @@ from hvdc.plan.rates import load_rates
 @click.option("--max-cut", type=click.IntRange(0), metavar="K", help="The largest one.  [default: all blocks]")
 @click.option("--around", type=click.IntRange(0), default=3, show_default=True, metavar="N",
               help="Cuts to show on each side of the chosen one.")  # fmt: skip
+@plot_option("the stages over the cut")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     artifact: Path | None,
@@ -35,6 +38,7 @@ def command(
     min_cut: int | None,
     max_cut: int | None,
     around: int,
+    plot: Path | None,
     as_json: bool,
 ) -> None:
     """Place the cut: the GPU executes a video's blocks before it, the NPU the rest and the decoder.
@@ -50,6 +54,11 @@ def command(
     rates = load_rates(rates_file)
     model = None if artifact is None else fit_to_artifact(rates, artifact)
     plan = plan_cut(rates, CutRequest(min_cut, max_cut, around), model)
+    if plot is not None:
+        from hvdc.plan.pictures import draw_plan  # here: plans without pictures start faster
+
+        prepare_folder(plot)
+        draw_plan(plan, plot)
     if as_json:
         print_json(facts(plan))
     elif isinstance(plan, BalancePlan):

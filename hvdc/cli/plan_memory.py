@@ -10,6 +10,8 @@ import click
 
 from hvdc.artifact.reader import open_artifact
 from hvdc.cli.output import gib, mib, out, print_json, table
+from hvdc.cli.plot_option import plot_option
+from hvdc.figures import prepare_folder
 from hvdc.plan.memory_plan import Check, Configuration, MemoryPlan, plan_memory
 from hvdc.plan.working_memory import Buffer, total_bytes
 
@@ -18,8 +20,9 @@ from hvdc.plan.working_memory import Buffer, total_bytes
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--frames", type=int, help="Plan clips of so many frames, 4 n + 1.  [default: the artifact's]")
 @click.option("--buffers", is_flag=True, help="List every buffer of both executors too.")
+@plot_option("bars against the target's limits")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, everything in bytes.")
-def command(artifact: Path, frames: int | None, buffers: bool, as_json: bool) -> None:
+def command(artifact: Path, frames: int | None, buffers: bool, plot: Path | None, as_json: bool) -> None:
     """What each way to run ARTIFACT holds in memory, and whether its target has it.
 
     The paper's table of weights and its working buffers, then what the runtime allocates in each mode of `hvdc run`.
@@ -31,6 +34,11 @@ def command(artifact: Path, frames: int | None, buffers: bool, as_json: bool) ->
     """
     with open_artifact(artifact) as opened:
         plan = plan_memory(opened.manifest, frames)
+    if plot is not None:
+        from hvdc.plan.pictures import draw_memory_plan  # here: plans without pictures start faster
+
+        prepare_folder(plot)
+        draw_memory_plan(plan, plot)
     if as_json:
         print_json(memory_plan_facts(plan))
     else:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hvdc.cli.output import out, print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks, note
+from hvdc.cli.plot_option import plot_option
+from hvdc.figures import prepare_folder
 from hvdc.plan.results import Deadline, Distribution, powers_of
 from hvdc.plan.scenarios import Outcome, compare, deadline_of
 
@@ -20,10 +23,12 @@ from hvdc.plan.scenarios import Outcome, compare, deadline_of
 @click.option(
     "--power", "powers", multiple=True, metavar="NAME=WATTS", help="idle, and what gpu and npu add; repeated."
 )
+@plot_option("a Gantt chart of the first videos")
 def command(
     deadline_factor: float | None,
     deadline_s: float | None,
     powers: tuple[str, ...],
+    plot: Path | None,
     as_json: bool,
     quiet: bool,
     **asked: Any,
@@ -41,6 +46,8 @@ def command(
     watts = {name: None if rate is None else rate.value for name, rate in this.table.power_w}
     powers_w = powers_of(powers, watts)
     videos = len(this.scenario.arrivals_s)
+    if plot is not None:
+        prepare_folder(plot)
     with Telling(videos, len(this.wanted), quiet=quiet) as telling:
         outcomes = compare(
             this.scenario,
@@ -51,6 +58,10 @@ def command(
             tell=telling.tell,
             done=telling.done,
         )
+    if plot is not None:
+        from hvdc.plan.pictures import draw_simulation  # here: plans without pictures start faster
+
+        draw_simulation(outcomes, plot)
     if as_json:
         print_json(
             {

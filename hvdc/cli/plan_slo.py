@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from hvdc.cli.output import out, print_json, table
 from hvdc.cli.plan_options import Asked, Telling, asks
+from hvdc.cli.plot_option import plot_option
+from hvdc.figures import prepare_folder
 from hvdc.plan.scenarios import factors_of, reference_of, slo
 
 
 @click.command("slo")
 @asks
 @click.option("--factors", default="1.25:3:0.25", show_default=True, help="FROM:TO:STEP, or a list: 1.25,1.5,2.")
-def command(factors: str, as_json: bool, quiet: bool, **asked: Any) -> None:
+@plot_option("these lines")
+def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked: Any) -> None:
     """Videos per hour that meet a deadline, for each configuration and deadline.
 
     A deadline is a factor times the reference: the latency of a single video on the NPU alone.
@@ -27,6 +31,8 @@ def command(factors: str, as_json: bool, quiet: bool, **asked: Any) -> None:
     wanted_factors = factors_of(factors)
     reference_s = reference_of(this.scenario.costs, this.reference_s)
     streams = sum(len(wanted_factors) if c.policy == "deadline" else 1 for c in this.wanted)
+    if plot is not None:
+        prepare_folder(plot)
     with Telling(len(this.scenario.arrivals_s), streams, quiet=quiet) as telling:
         points = slo(
             this.scenario,
@@ -37,6 +43,10 @@ def command(factors: str, as_json: bool, quiet: bool, **asked: Any) -> None:
             tell=telling.tell,
             done=telling.done,
         )
+    if plot is not None:
+        from hvdc.plan.pictures import draw_slo  # here: plans without pictures start faster
+
+        draw_slo(points, this.wanted, reference_s, plot, given=this.reference_s is not None)
     if as_json:
         names = [{"mode": c.mode, "policy": c.policy} for c in this.wanted]
         print_json(

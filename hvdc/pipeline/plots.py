@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hvdc.errors import HvdcError
+from hvdc.figures import COLOURS, DASHES, new_figure, replace_file
 from quant.calibration.histogram import BINS, share_below
 from quant.calibration.histogram import edges as bin_edges
 from quant.calibration.outliers import FEW_BITS
@@ -22,23 +23,11 @@ __all__ = ["absmax_heat_map", "error_along_trajectory", "histograms"]
 Float32Array = npt.NDArray[np.float32]
 Int64Array = npt.NDArray[np.int64]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's, which colour-blind people tell apart, without their yellow; the lines' dashes tell more apart."""
-DASHES = ("-", "--", ":", "-.")
 ABSENT_COLOUR = "#D9D9D9"
 LARGEST_CODE = 127
 
 _DPI = 150
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1.5}
-
-
-def require_matplotlib() -> tuple[Any, Any]:
-    """matplotlib's figures and its Agg canvas. Raises HvdcError where it is not installed."""
-    try:
-        return importlib.import_module("matplotlib.figure"), importlib.import_module("matplotlib.backends.backend_agg")
-    except ImportError as error:
-        what = "drawing needs matplotlib, which is not installed"
-        raise HvdcError(what, fix="pip install 'hvdc[quality]'") from error
 
 
 def error_along_trajectory(
@@ -60,7 +49,7 @@ def error_along_trajectory(
             raise ValueError(f"{name}: {executions} values expected, {len(curve)} found")
     if not curves or not executions:
         raise ValueError("there is nothing to draw")
-    figure = _figure(10.5, 4.8)
+    figure = new_figure(10.5, 4.8)
     axes = figure.subplots()
     for i, (name, curve) in enumerate(curves.items()):
         values = np.asarray(curve, np.float64)
@@ -120,7 +109,7 @@ def absmax_heat_map(absmax: Float32Array, input_names: Sequence[str], path: Path
     columns = min(inputs, min((4, 3), key=lambda n: -inputs % n))  # whichever leaves fewer places empty
     rows = math.ceil(inputs / columns)
     panel_height = min(2.6, max(0.55, 0.11 * steps))
-    figure = _figure(1.2 + 2.9 * columns, 1.1 + (panel_height + 0.42) * rows)
+    figure = new_figure(1.2 + 2.9 * columns, 1.1 + (panel_height + 0.42) * rows)
     panels = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
     present = absmax[absmax > 0]
     low, high = (float(present.min()), float(present.max())) if present.size else (1.0, 10.0)
@@ -174,7 +163,7 @@ def histograms(
         raise ValueError("no GEMM input has values and a scale")
     columns = min(3, len(worst))
     rows = math.ceil(len(worst) / columns)
-    figure = _figure(4.3 * columns, 3.2 * rows + 0.4)
+    figure = new_figure(4.3 * columns, 3.2 * rows + 0.4)
     panels = figure.subplots(rows, columns, squeeze=False)
     for n, panel in enumerate(panels.flat):
         if n >= len(worst):
@@ -240,20 +229,8 @@ def _ticks(length: int, most: int) -> list[int]:
     return list(range(0, length, step))
 
 
-def _figure(width: float, height: float) -> Any:
-    """An empty figure of some inches that draws by Agg and belongs to no window."""
-    figure, agg = require_matplotlib()
-    made = figure.Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    agg.FigureCanvasAgg(made)
-    return made
-
-
 def _save(figure: Any, path: Path) -> None:
     """A whole picture or none; without the version of matplotlib in it, so that the same data make the same file."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        figure.savefig(temporary, format="png", dpi=_DPI, metadata={"Software": None})
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=_DPI, metadata={"Software": None})
+    replace_file(path, content.getvalue())

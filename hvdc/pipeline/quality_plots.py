@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdc.errors import UsageError
 from hvdc.pipeline.evaluate import Evaluation
-from hvdc.pipeline.plots import absmax_heat_map, error_along_trajectory, histograms, require_matplotlib
-
-
-def prepare_folder(folder: Path) -> None:
-    """Make the folder and look for matplotlib, before a long run. Raises HvdcError, UsageError."""
-    require_matplotlib()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError("the folder for figures cannot be made", where=str(folder), found=str(error)) from error
+from hvdc.pipeline.plots import absmax_heat_map, error_along_trajectory, histograms
 
 
 def draw(evaluation: Evaluation, folder: Path) -> tuple[Path, ...]:

@@ -24,8 +24,8 @@ NAMES = ("attn1.input", "attn1.to_q.lora_hidden")
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The figures that were made."""
     made: list[Any] = []
-    figure = plots._figure
-    monkeypatch.setattr(plots, "_figure", lambda w, h: made.append(figure(w, h)) or made[-1])
+    figure = plots.new_figure
+    monkeypatch.setattr(plots, "new_figure", lambda w, h: made.append(figure(w, h)) or made[-1])
     return made
 
 
@@ -165,4 +165,4 @@ def test_without_matplotlib_the_command_is_named(tmp_path: Path, monkeypatch: py
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(HvdcError) as caught:
         absmax_heat_map(np.ones((1, 1, 2), np.float32), NAMES, tmp_path / "heat.png")
-    assert caught.value.fix == "pip install 'hvdc[quality]'"
+    assert caught.value.fix == "pip install 'hvdc[plot]'"
