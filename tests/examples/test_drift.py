@@ -64,7 +64,7 @@ def test_deadlines_are_met_at_the_price_of_throughput(name: str | None) -> None:
 
 def test_the_table_of_the_documentation_is_what_is_simulated() -> None:
     text = (EXAMPLES.parent / "docs" / "CLI.md").read_text("utf-8").split("### A cut for each video", 1)[1]
-    header, _, *rows = [line for line in text.split("\n\n## ", 1)[0].splitlines() if line.startswith("|")]
+    header, _, *rows = [line for line in re.split(r"\n\n##+ ", text)[0].splitlines() if line.startswith("|")]
     assert re.findall(r"`([\w-]+)`", header) == list(POLICIES)
     names = [None if row.startswith("| none") else re.findall(r"`([\w-]+)`", row)[0] for row in rows]
     assert sorted(filter(None, names)) == [path.stem for path in DRIFTS]
