@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -59,3 +60,16 @@ def test_deadlines_are_met_at_the_price_of_throughput(name: str | None) -> None:
     met = {policy: r.deadline.met for policy, r in by.items() if r.deadline is not None}
     assert met["deadline"] > met["static"]
     assert by["deadline"].videos_per_hour < by["adaptive"].videos_per_hour
+
+
+def test_the_table_of_the_documentation_is_what_is_simulated() -> None:
+    text = (EXAMPLES.parent / "docs" / "CLI.md").read_text("utf-8").split("### A cut for each video", 1)[1]
+    header, _, *rows = [line for line in text.split("\n\n## ", 1)[0].splitlines() if line.startswith("|")]
+    assert re.findall(r"`([\w-]+)`", header) == list(POLICIES)
+    names = [None if row.startswith("| none") else re.findall(r"`([\w-]+)`", row)[0] for row in rows]
+    assert sorted(filter(None, names)) == [path.stem for path in DRIFTS]
+    for name, row in zip(names, rows, strict=True):
+        said = re.findall(r"(\d\.\d\d), (\d\.\d\d)", row)
+        by = results(name)
+        made = [(f"{r.videos_per_hour:.2f}", f"{r.deadline.compliant_per_hour:.2f}") for r in by.values() if r.deadline]
+        assert said == made, name
