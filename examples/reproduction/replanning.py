@@ -90,8 +90,8 @@ def explained(b: RateTable, compared: Sequence[Case]) -> str:
         "simulates that: `static` keeps the best cut of the table; `replan` takes the best cut of the rates as "
         f"observed, in which each new observation has a weight of {WEIGHT:g}; `on-demand` plans nothing, the GPU works "
         "on a video until the NPU has nothing to do; `deadline` plans, with fewer blocks on the GPU where a video "
-        "would else be late. [CLI.md](CLI.md#a-cut-for-each-video) says how to run these, and what they do to short streams "
-        "and to videos that arrive one by one.",
+        "would else be late. [CLI.md](CLI.md#a-cut-for-each-video) says how to run these, and what they do to short "
+        "streams and to videos that arrive one by one.",
         f"Videos per hour, of {VIDEOS} videos by table B whose stages deviate by {jitter} (seed {SEED}). How long T_V "
         "takes is from the paper's range; how an engine throttles is assumed ([examples/drift](../examples/drift)), no "
         "phone was measured:",
