@@ -20,6 +20,8 @@ from hvdc.plan.stream import StreamRun, simulate
 
 B = "B"
 VIDEOS = 1000
+PAPER_VIDEOS = 10
+"""Of a stream of the paper (section 6.1)."""
 HOUR_S = 3600.0
 
 
@@ -68,39 +70,33 @@ def stream_rows(b: RateTable) -> list[Row]:
         Row("NPU-only, videos per hour", STREAM, "3.9", "per hour", HOUR_S / npu_only_s, "follows", "§3.1"),
         Row("gain over NPU-only", STREAM, "1.35", "×", npu_only_s / period_s, "follows", "§3.1, B"),
         Row("deadline", ARM, "1,375", "s", deadline_s, "follows", "§3.1, 6.1"),
-        *_latencies(runs, results, deadline_s),
+        *_latencies(costs, cut, runs, results),
         *_data_parallel(b, runs["dp"], results),
         *_gpu_only(costs, npu_only_s, results["gpu"]),
         *_tensor(results["hetero-tensor"], npu_only_s, b),
     ]
 
 
-def _latencies(runs: dict[Mode, StreamRun], results: dict[Mode, StreamResult], deadline_s: float) -> list[Row]:
+def _latencies(costs: Costs, cut: int, runs: dict[Mode, StreamRun], results: dict[Mode, StreamResult]) -> list[Row]:
     longest_s = max(steady_services_s(runs["hetero"]))
-    last_s = runs["hetero"].videos[-1].service_s
-    compliant = _compliant(results["hetero"])
+    ten = summarise(run_all(costs, cut, videos=PAPER_VIDEOS)["hetero"])
+    why = (
+        "Balanced stages take two periods. The NPU part of a stream's last video runs alone; by these rates it then "
+        "takes longer, and that video misses the deadline."
+    )
     return [
-        Row(
-            "the longest video",
-            LATENCY,
-            "1,325",
-            "s",
-            longest_s,
-            "prediction",
-            B,
-            "Balanced stages take two periods. The last video of a stream, whose NPU part runs alone, takes "
-            f"{last_s:,.0f} s by "
-            f"these rates: it misses the deadline of {deadline_s:,.0f} s.",
-        ),
+        Row("the longest video of a long stream", LATENCY, "1,325", "s", longest_s, "prediction", B, why),
+        Row("the longest of ten videos", LATENCY, "1,325", "s", ten.service.max, "prediction", B, why),
         Row(
             "videos within the deadline, per hour",
             NPU_RATE,
             "5.3",
             "per hour",
-            compliant,
+            _compliant(results["hetero"]),
             "follows",
             B,
-            "How many there are follows from the period, an input; that all of them are in time is the row above.",
+            "How many there are follows from the period, an input; that those of a long stream are in time is "
+            "predicted.",
         ),
     ]
 

@@ -43,6 +43,7 @@ CONFIGURATION_STYLE: Mapping[str, Mapping[str, Any]] = {
     "gpu": {"color": VERMILION, "marker": "v", "linestyle": (0, (1, 1)), "zorder": 2},
     "hetero, replan": {"color": ORANGE, "marker": "P", "zorder": 6},
     "hetero, adaptive": {"color": SKY, "marker": "X", "zorder": 7},
+    "hetero, on-demand": {"color": "#661100", "marker": "h", "linestyle": ":", "zorder": 7},
     "hetero, deadline": {"color": "#882255", "marker": "*", "linestyle": "--", "zorder": 8},
     "hetero-tensor": {"color": PURPLE, "marker": "D", "linestyle": (0, (4, 1.5, 1, 1.5)), "zorder": 2},
 }
