@@ -17,7 +17,7 @@ import pytest
 from device_runtime.build import HEXAGON_EMULATED, TOOLS
 from tests.device_runtime.hexagon import DISASSEMBLER, built_for_hexagon, disassembled, vector_objects
 
-NOT_EXECUTED = re.compile(r"qf16|qf32|\bv\d+(?::\d+)?\.(?:hf|sf|bf)\b|<unknown>")
+NOT_EXECUTED = re.compile(r"qf16|qf32|\bv\d+(?::\d+)?\.(?:hf|sf|bf|f8)\b|<unknown>")
 PADDING = re.compile(r"\b00000000\s+<unknown>")
 """Between functions: a word that no processor executes."""
 
