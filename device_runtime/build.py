@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,8 +97,7 @@ def why_not(preset: str) -> str:
             f"aarch64-linux-gnu-{missing[0]} is not installed: apt-get install g++-aarch64-linux-gnu" if missing else ""
         )
     if preset == "hexagon" and os.environ.get("HEXAGON_SDK_ROOT"):
-        tools = Path(os.environ["HEXAGON_SDK_ROOT"]) / "tools" / "HEXAGON_Tools"
-        return "" if any(tools.glob("*/Tools/bin")) else f"HEXAGON_SDK_ROOT has no compiler below {tools}"
+        return "" if _sdk_text() else f"HEXAGON_SDK_ROOT has no compiler below {_sdk_tools()}"
     if preset == "hexagon":
         packages = {"clang-22": "clang-22", "clang++-22": "clang-22", "ld.lld-22": "lld-22"}
         missing = [program for program in packages if _which(program) is None]
@@ -139,7 +139,7 @@ def compiler(preset: str) -> str:
     named = {"aarch64-linux": "aarch64-linux-gnu-gcc", "fuzz": "clang", "hexagon": "clang-22"}.get(preset)
     named = named or os.environ.get("CC") or "cc"
     if preset == "hexagon" and os.environ.get("HEXAGON_SDK_ROOT"):
-        return os.environ["HEXAGON_SDK_ROOT"]
+        return _sdk_text()
     if preset == "android-arm64":
         return _ndk_text()
     command = [*named.split(), "--version"]
@@ -171,6 +171,18 @@ def _ndk_text() -> str:
         return ""
     facts = dict(line.split("=", 1) for line in lines if "=" in line)
     return next((f"Android NDK {facts[key].strip()}" for key in facts if key.strip() == "Pkg.Revision"), "Android NDK")
+
+
+def _sdk_tools() -> Path:
+    return Path(os.environ["HEXAGON_SDK_ROOT"]) / "tools" / "HEXAGON_Tools"
+
+
+def _sdk_text() -> str:
+    """``Hexagon SDK tools 19.0.04``, the newest there are, which cmake/hexagon.cmake takes; ``""`` without any. Where
+    they lie is nobody's business."""
+    versions = [folder.parent.parent.name for folder in _sdk_tools().glob("*/Tools/bin")]
+    newest = max(versions, key=lambda name: [int(part) for part in re.findall(r"\d+", name)], default="")
+    return f"Hexagon SDK tools {newest}" if newest else ""
 
 
 def _path() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -60,7 +60,7 @@ class Runtime(Model):
 
     def text(self) -> str:
         """One line for people."""
-        built = ", ".join(f"{build.target} ({build.machine})" for build in self.builds)
+        built = "; ".join(f"{b.target} ({', '.join(p.name for p in b.programs)})" for b in self.builds)
         return f"sources of hvdc {self.hvdc}; programs: {built or 'none'}"
 
 
@@ -71,6 +71,24 @@ def read_runtime(artifact: Path) -> Runtime | None:
         return _read(directory) if f"{FOLDER}/" in set(directory.entries()) else None
     finally:
         directory.close()
+
+
+def runtime_facts(artifact: Path) -> dict[str, Any] | None:
+    """`Runtime` as JSON, or ``{"fault": …}`` where there is none to read; None without one."""
+    try:
+        runtime = read_runtime(artifact)
+    except ArtifactError as error:
+        return {"fault": str(error)}
+    return None if runtime is None else runtime.model_dump(mode="json")
+
+
+def runtime_line(artifact: Path) -> str:
+    """What an artifact's ``runtime/`` holds, for people; what is wrong with it is said, and no error."""
+    try:
+        runtime = read_runtime(artifact)
+    except ArtifactError as error:
+        return f"unusable: {str(error).splitlines()[0]}; see hvdc validate"
+    return "none" if runtime is None else runtime.text()
 
 
 def runtime_findings(artifact: Path) -> list[ArtifactError]:

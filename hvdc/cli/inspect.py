@@ -10,6 +10,7 @@ import click
 
 from hvdc.artifact.manifest import Manifest, TensorEntry
 from hvdc.artifact.reader import Artifact, open_artifact
+from hvdc.artifact.runtime import runtime_facts, runtime_line
 from hvdc.cli.activations import activations_facts, activations_line, show_scales
 from hvdc.cli.decoder import decoder_facts, decoder_line
 from hvdc.cli.output import memory_facts, mib, out, print_json, print_memory, print_totals, table
@@ -34,7 +35,7 @@ def command(
     scales: bool,
     as_json: bool,
 ) -> None:
-    """Show what ARTIFACT holds: totals by kind, memory, steps, experts, activation scales, tensors, tiles."""
+    """Show what ARTIFACT holds: totals by kind, memory, steps, experts, activation scales, runtime, tensors, tiles."""
     if sum((tile is not None, pattern is not None, memory, scales)) > 1:
         raise UsageError("--tensors, --memory, --tile and --scales exclude each other", fix="give one of them")
     with open_artifact(artifact) as opened:
@@ -49,7 +50,7 @@ def command(
         elif memory:
             print_memory(_memory(opened.manifest))
         elif as_json:
-            print_json(facts(opened.manifest))
+            print_json({**facts(opened.manifest), "runtime": runtime_facts(opened.path)})
         else:
             _summary(opened)
 
@@ -83,6 +84,7 @@ def _summary(artifact: Artifact) -> None:
     console.print(f"target    {m.target.soc}")
     console.print(f"activations  {activations_line(m.calibration)}")
     console.print(f"decoder   {decoder_line(m.decoder)}")
+    console.print(f"runtime   {runtime_line(artifact.path)}")
     console.print(f"model_sha256 {m.model_sha256}")
     console.print()
     rows = [(i, f"{s.timestep:g}", f"{s.sigma:.6f}", f"{s.step_size:+.6f}", s.expert) for i, s in enumerate(m.steps)]

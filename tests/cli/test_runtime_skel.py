@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,27 @@ def test_compiling_carries_it(libraries: Path, tiny_checkpoint: Path, tmp_path: 
         assert built[:4] == b"\x7fELF"
         assert (artifact / "runtime" / name).read_bytes() == built
     assert hvdc("validate", artifact).status == 0
+    said = hvdc("inspect", artifact).out
+    assert all(name in " ".join(said.split()) for name in NAMES)
+    builds = hvdc("inspect", artifact, "--json").json()["runtime"]["builds"]
+    assert [program["name"] for build in builds for program in build["programs"]] == NAMES
+
+
+@pytest.mark.parametrize(("listed", "said"), [(None, "runtime   none"), ("{", "runtime   unusable: ")])
+def test_what_an_artifact_does_not_carry_can_be_seen(
+    tiny_artifact: Path, tmp_path: Path, listed: str | None, said: str
+) -> None:
+    """An artifact with a broken list is shown nevertheless: `hvdc validate` is what refuses it."""
+    artifact = Path(shutil.copytree(tiny_artifact, tmp_path / "a.hvdc"))
+    shutil.rmtree(artifact / "runtime", ignore_errors=True)
+    if listed is not None:
+        (artifact / "runtime").mkdir()
+        (artifact / "runtime" / "runtime.json").write_text(listed)
+    shown = hvdc("inspect", artifact)
+    assert (shown.status, said in shown.out) == (0, True), shown
+    facts = hvdc("inspect", artifact, "--json").json()["runtime"]
+    assert facts is None if listed is None else "fault" in facts
+    assert hvdc("validate", artifact).status == (0 if listed is None else 4)
 
 
 @pytest.mark.usefixtures("libraries")

@@ -74,7 +74,7 @@ def rebuilt(build: Path, program: str, arch: str, folder: Path, fault: Fault) ->
     """An emulated program of a build with a fault in it, made in ``folder``."""
     sources = shutil.copytree(SOURCES, folder / "src")
     fault.put_into(sources)
-    parts = (f"/hvdc_npu_{arch}.dir/", f"/{program}_{arch}.dir/")
+    parts = (f"/hvdc_npu_{arch}.dir/", "/hvdc_emulated.dir/", f"/{program}_emulated.dir/")
     objects = []
     for entry in json.loads((build / "compile_commands.json").read_text()):
         source, words = Path(entry["file"]), shlex.split(entry["command"])

@@ -81,7 +81,7 @@ def test_a_hexagon_sdk_takes_the_compilers_place(tmp_path: Path, monkeypatch: py
     assert "HEXAGON_SDK_ROOT has no compiler below" in why_not("hexagon")
     (tmp_path / "sdk" / "tools" / "HEXAGON_Tools" / "8.8" / "Tools" / "bin").mkdir(parents=True)
     assert why_not("hexagon") == ""
-    assert compiler("hexagon") == str(tmp_path / "sdk")
+    assert compiler("hexagon") == "Hexagon SDK tools 8.8"
 
 
 def test_an_unknown_preset_is_said(tmp_path: Path) -> None:

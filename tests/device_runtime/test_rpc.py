@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from device_runtime.build import HEXAGON_DEVICES
 from tests.device_runtime.blocks import Blocks
 from tests.device_runtime.rpc import STAND_IN
 from tests.device_runtime.test_npu_blocks import Case, case, on
@@ -109,10 +110,9 @@ def test_stages_are_timed_on_the_dsp(dsp: Blocks, ragged_artifact: Path) -> None
         ("unsigned", ("this process may not use the DSP (0x15)", "unsigned")),
         ("stacks", ("does not give its threads larger stacks: it has no such method (0x14)", "from one build")),
         ("no-skel", ("does not load the NPU executor: it finds no skel of ours (0x80000445)", "DSP_LIBRARY_PATH")),
-        ("arch", ("the DSP is a Hexagon v68", "built for v73 to v81", "--npu portable")),
         ("version", ("libhvdc_skel.so is of runtime 0.1.0", "hvdc runtime build --target hexagon")),
         ("abi", ("does not answer to hello: the skel is of another version of the interface", "from one build")),
-        ("map", ("FastRPC does not take descriptor", "room")),
+        ("map", ("FastRPC does not take descriptor", "room", "(0x65)")),
     ],
 )
 def test_what_is_wrong_with_a_dsp_is_said(dsp: Blocks, fault: str, words: tuple[str, ...], place: str) -> None:
@@ -120,6 +120,18 @@ def test_what_is_wrong_with_a_dsp_is_said(dsp: Blocks, fault: str, words: tuple[
     said = blocks.refused("memory")
     assert all(word in said for word in words), said
     assert "stand-in:" not in said, "mappings were left"
+
+
+@pytest.mark.parametrize("arch", [arch.removeprefix("v") for arch in HEXAGON_DEVICES])
+def test_a_dsp_gets_the_skel_of_its_architecture(dsp: Blocks, arch: str) -> None:
+    """The stand-in has no other, and an architecture's number is the low byte of what FastRPC says."""
+    replace(dsp, environment={**dsp.environment, "HVDC_STAND_IN_ARCH": arch}).run("memory")
+
+
+@pytest.mark.parametrize("arch", ["68", "69", "85"])
+def test_an_architecture_without_a_skel_is_told(dsp: Blocks, arch: str) -> None:
+    said = replace(dsp, environment={**dsp.environment, "HVDC_STAND_IN_ARCH": arch}).refused("memory")
+    assert f"the DSP is a Hexagon v{arch}, and libhvdc_skel.so is built for v73 to v81; take --npu portable" in said
 
 
 def test_a_machine_without_fastrpc_is_told(programs: dict[str, Path], ragged_artifact: Path, tmp_path: Path) -> None:

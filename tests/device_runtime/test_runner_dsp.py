@@ -10,9 +10,16 @@ import pytest
 from hvdc.pipeline.stream_file import StreamVideo
 from tests import calibrations
 from tests.commands import hvdc
-from tests.device_runtime.hexagon import built_for_hexagon, emulated, why_no_hexagon
+from tests.device_runtime.hexagon import (
+    NEWEST_CPU_OF_EVERY_EMULATOR,
+    built_for_hexagon,
+    emulated,
+    rebuilt,
+    why_no_hexagon,
+)
 from tests.device_runtime.rpc import STAND_IN
 from tests.device_runtime.runs import Runner, stream_of, tokens, why_no_gpu
+from tests.device_runtime.test_selftest import FAULTS
 
 VIDEOS = (StreamVideo(0, 1), StreamVideo(1, 2))
 
@@ -65,25 +72,77 @@ def test_both_engines_share_a_stream(runner: Runner, dsp: tuple[object, ...], tm
     assert videos(tmp_path / "dsp") == videos(tmp_path / "portable")
 
 
-def test_a_video_on_an_emulated_dsp(
-    programs: dict[str, Path], watched_checkpoint: Path, embeds: Path, dsp: tuple[object, ...], tmp_path: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:  # fmt: skip
-    """One step of each expert: every block of the video is Hexagon code's."""
+@pytest.fixture(scope="module")
+def short(
+    programs: dict[str, Path], watched_checkpoint: Path, embeds: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Runner:
+    """One step of each expert, for an emulator."""
     if reason := why_no_hexagon():
         pytest.skip(reason)
-    command = " ".join(emulated(built_for_hexagon(tmp_path_factory), "v79", "hvdc_dsp"))
-    artifact = tmp_path / "a.hvdc"
-    done = hvdc("compile", watched_checkpoint, "-o", artifact, *calibrations.SHORT, "-q")
+    folder = tmp_path_factory.mktemp("short")
+    done = hvdc("compile", watched_checkpoint, "-o", folder / "a.hvdc", *calibrations.SHORT, "-q")
     assert done.status == 0, done.err
-    runner = Runner(
-        programs["hvdc_runner"], artifact, stream_of(tmp_path / "s", artifact, embeds, VIDEOS[:1]), tmp_path
-    )
-    runner.finished(tmp_path / "portable", "npu", "--npu", "portable")
-    emulated_run = runner.run(tmp_path / "dsp", "npu", *dsp, env={"HVDC_STAND_IN_DSP": command})
-    assert emulated_run.status == 0, emulated_run.said
-    assert emulated_run.report["npu"].startswith("Hexagon v79, ")
+    stream = stream_of(folder / "s", folder / "a.hvdc", embeds, VIDEOS[:1])
+    return Runner(programs["hvdc_runner"], folder / "a.hvdc", stream, folder)
+
+
+@pytest.fixture(scope="module")
+def hexagon(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built_for_hexagon(tmp_path_factory)
+
+
+def test_a_video_on_an_emulated_dsp(short: Runner, hexagon: Path, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    """Every block of it is Hexagon code's. Before it, the DSP's units are tested."""
+    command = " ".join(emulated(hexagon, "v79", "hvdc_dsp"))
+    short.finished(tmp_path / "portable", "npu", "--npu", "portable")
+    done = short.run(tmp_path / "dsp", "npu", *dsp, env={"HVDC_STAND_IN_DSP": command})
+    assert done.status == 0, done.said
+    assert done.report["npu"].startswith("Hexagon v79, ")
+    assert done.report["npu_checks_failed"] == 0
     assert tokens(tmp_path / "dsp", 0).tobytes() == tokens(tmp_path / "portable", 0).tobytes()
+
+
+def faulty(hexagon: Path, folder: Path, fault: str) -> dict[str, str]:
+    """The environment of a DSP with a fault."""
+    folder.mkdir()
+    program = rebuilt(hexagon, "hvdc_dsp", "v79", folder, FAULTS[fault][0])
+    return {"HVDC_STAND_IN_DSP": f"qemu-hexagon -cpu {NEWEST_CPU_OF_EVERY_EMULATOR} {program}"}
+
+
+def test_units_whose_results_are_of_no_worth_are_not_used(
+    short: Runner, hexagon: Path, dsp: tuple[object, ...], tmp_path: Path
+) -> None:
+    env = faulty(hexagon, tmp_path / "faulty", "narrowing interleaves its two inputs")
+    done = short.run(tmp_path / "out", "npu", *dsp, env=env)
+    assert done.status == 5
+    assert "1 checks of the NPU's self-test failed after which none of its results is of any worth" in done.said
+    assert "stand-in:" not in done.said, "mappings were left"
+    notes = [event["text"] for event in done.events if event["event"] == "note"]
+    assert any("vector: order of narrowing failed: place" in note for note in notes), notes
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_units_that_differ_in_last_bits_are_named_and_used(
+    short: Runner, hexagon: Path, dsp: tuple[object, ...], tmp_path: Path
+) -> None:
+    env = faulty(hexagon, tmp_path / "faulty", "sums flush subnormal numbers")
+    done = short.run(tmp_path / "out", "npu", *dsp, env=env)
+    assert done.status == 0, done.said
+    notes = [event["text"] for event in done.events if event["event"] == "note"]
+    named = [note for note in notes if note.startswith("the NPU's self-test: ")]
+    assert len(named) == done.report["npu_checks_failed"] > 0
+    assert any("vector: sums of subnormal numbers failed: 0x" in note for note in named)
+
+
+@pytest.mark.parametrize(("check", "third"), [("yes", "selftest"), ("no", "map")])
+def test_the_test_can_be_left_out(
+    short: Runner, hexagon: Path, dsp: tuple[object, ...], tmp_path: Path, check: str, third: str
+) -> None:
+    """A DSP that dies in the third call of the session, after hello and power, shows which that is."""
+    env = {"HVDC_STAND_IN_DSP": " ".join(emulated(hexagon, "v79", "hvdc_dsp")), "HVDC_STAND_IN_FAULT": "lost:3"}
+    done = short.run(tmp_path / "out", "npu", *dsp, "--npu-check", check, env=env)
+    assert done.status == 5
+    assert f"the DSP does not answer to {third}: " in done.said
 
 
 def test_without_a_dsp_it_is_said(runner: Runner, tmp_path: Path) -> None:
@@ -109,7 +168,9 @@ def test_a_dsp_that_dies_ends_the_stream_and_what_was_finished_is_kept(
     ("mode", "options", "words"),
     [
         ("hetero-tensor", ("--npu", "dsp"), "needs --npu portable"),
-        ("npu", ("--fastrpc", "x"), "no effect without --npu dsp"),
+        ("npu", ("--fastrpc", "x"), "--fastrpc has no effect without --npu dsp"),
+        ("npu", ("--npu-check", "no"), "--npu-check has no effect without --npu dsp"),
+        ("npu", ("--npu", "dsp", "--npu-check", "maybe"), "--npu-check does not take maybe"),
         ("npu", ("--npu", "phone"), "--npu does not take phone"),
         ("npu", ("--npu", "dsp", "--vtcm-kib", 4194304), "more than any DSP has"),
     ],

@@ -1,6 +1,5 @@
 #include "engines.h"
 
-#include "hvdc/dsp.h"
 #include "hvdc/npu.h"
 #ifdef HVDC_WITH_GPU
 #include "hvdc/gpu.h"
@@ -57,8 +56,8 @@ void hvdc_side_close(hvdc_side *side) {
     *side = (hvdc_side){.pool = NULL};
 }
 
-static bool open_on_dsp(const hvdc_weights *weights, const hvdc_options *options, hvdc_engine **engine,
-                        hvdc_failure *failure) {
+static bool open_on_dsp(const hvdc_weights *weights, const hvdc_options *options, hvdc_dsp_findings *findings,
+                        hvdc_engine **engine, hvdc_failure *failure) {
     char folder[4096];
     *engine = NULL;
     if (snprintf(folder, sizeof folder, "%s/%s", options->artifact, HVDC_RUNTIME_NAME) >= (int)sizeof folder)
@@ -66,7 +65,8 @@ static bool open_on_dsp(const hvdc_weights *weights, const hvdc_options *options
     const hvdc_dsp_options dsp = {.library = options->fastrpc,
                                   .skel_folder = folder,
                                   .vtcm_bytes = options->vtcm_kib << 10,
-                                  .sums = options->npu_sums};
+                                  .sums = options->npu_sums,
+                                  .findings = options->npu_unchecked ? NULL : findings};
     return hvdc_dsp_open(weights, &dsp, engine, failure);
 }
 
@@ -89,8 +89,9 @@ void hvdc_npu_copies(const hvdc_engine *engine, uint64_t *weights_bytes, uint64_
 }
 
 bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
-                   hvdc_engine **engine, hvdc_failure *failure) {
-    if (options->npu == HVDC_NPU_DSP) return open_on_dsp(weights, options, engine, failure);
+                   hvdc_dsp_findings *findings, hvdc_engine **engine, hvdc_failure *failure) {
+    *findings = (hvdc_dsp_findings){.failed = 0};
+    if (options->npu == HVDC_NPU_DSP) return open_on_dsp(weights, options, findings, engine, failure);
     const bool shares = options->mode == HVDC_MODE_TENSOR;
     const hvdc_npu_options npu = {
         .threads = options->threads, .sums = options->npu_sums, .partner = shares ? partner : NULL};

@@ -3,6 +3,7 @@
 #define HVDC_RUNNER_ENGINES_H
 
 #include "hvdc/coordinator.h"
+#include "hvdc/dsp.h"
 #include "hvdc/host.h"
 #include "options.h"
 
@@ -25,9 +26,9 @@ bool hvdc_side_open(const hvdc_weights *weights, const hvdc_options *options, hv
 void hvdc_side_close(hvdc_side *side);
 
 /* Where the options want it. Fills in the size of the partner's exchange, in the mode that has one. The partner outlives
- * the engine. */
+ * the engine. A DSP's units are tested first, unless the options say no; `findings` are zeros where nothing is. */
 bool hvdc_open_npu(const hvdc_weights *weights, const hvdc_options *options, hvdc_partner *partner,
-                   hvdc_engine **engine, hvdc_failure *failure);
+                   hvdc_dsp_findings *findings, hvdc_engine **engine, hvdc_failure *failure);
 /* What it runs on, for people: "portable", or "Hexagon v79, …". */
 void hvdc_npu_text(const hvdc_engine *engine, char text[HVDC_NPU_TEXT_BYTES]);
 /* What it had to copy, in any place but the DSP nothing: bytes of weights, and hidden states since it was opened. */

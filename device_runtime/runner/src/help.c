@@ -35,6 +35,8 @@ const char *const hvdc_options_help[] = {
     "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so). The DSP loads libhvdc_skel.so from\n"
     "                        ARTIFACT/runtime, unless DSP_LIBRARY_PATH is set\n"
     "  --vtcm-kib N          of the DSP's VTCM at most (all of it)\n"
+    "  --npu-check yes|no    test the DSP's units before they are used, as hvdc_selftest does (yes): checks that\n"
+    "                        fail are named, and the run ends where results would be of no worth\n"
     "  --platform TEXT  --device TEXT\n"
     "                        OpenCL platform and device: an index, or a part of the name\n"
     "  --gpu-import WAY      how the GPU sees shared memory: khr-dma-buf, qcom-dmabuf, qcom-ion, arm-dma-buf,\n"

@@ -21,6 +21,7 @@ enum kind {
     LOSS,
     STOP,
     EMULATOR,
+    UNCHECKED,
     TALK,
     PLACE,
     FLAG,
@@ -54,6 +55,7 @@ static const struct option known[] = {
     {"--npu", PLACE, AT(npu), 0},
     {"--fastrpc", TEXT, AT(fastrpc), 0},
     {"--vtcm-kib", COUNT, AT(vtcm_kib), 0},
+    {"--npu-check", UNCHECKED, AT(npu_unchecked), 0},
     {"--platform", TEXT, AT(platform), 0},
     {"--device", TEXT, AT(device), 0},
     {"--gpu-import", TEXT, AT(gpu_import), 0},
@@ -109,7 +111,7 @@ static int one_of(const char *text, const char *const *others, int count) {
 
 static bool take_value(const struct option *option, const char *text, hvdc_options *options) {
     static const char *const losses[] = {"go-on", "stop"}, *const stops[] = {"finish", "abandon"},
-                             *const emulators[] = {"yes", "no"};
+                             *const yes_or_no[] = {"yes", "no"};
     void *field = (char *)options + option->at;
     switch (option->kind) {
         case TEXT: *(const char **)field = text; return true;
@@ -135,9 +137,14 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
             return stop < 2;
         }
         case EMULATOR: {
-            int emulator = one_of(text, emulators, 2);
+            int emulator = one_of(text, yes_or_no, 2);
             options->emulator = emulator == 0 ? HVDC_EMULATOR_YES : HVDC_EMULATOR_NO;
             return emulator < 2;
+        }
+        case UNCHECKED: {
+            int check = one_of(text, yes_or_no, 2);
+            options->npu_unchecked = check == 1;
+            return check < 2;
         }
         case PLACE: {
             static const char *const places[] = {"auto", "dsp", "portable"}; /* enum hvdc_npu_place */
@@ -213,8 +220,10 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "mode %s needs --npu portable: an engine on the DSP shares no linear with the GPU",
                          hvdc_mode_name(o->mode));
-    if (o->npu != HVDC_NPU_DSP && (was_given(seen, "--fastrpc") || was_given(seen, "--vtcm-kib")))
-        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--fastrpc and --vtcm-kib have no effect without --npu dsp");
+    static const char *const of_dsp[] = {"--fastrpc", "--vtcm-kib", "--npu-check"};
+    for (size_t i = 0; o->npu != HVDC_NPU_DSP && i < sizeof of_dsp / sizeof *of_dsp; i++)
+        if (was_given(seen, of_dsp[i]))
+            return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s has no effect without --npu dsp", of_dsp[i]);
     if (o->vtcm_kib > UINT32_MAX >> 10)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--vtcm-kib %u is more than any DSP has", (unsigned)o->vtcm_kib);
     if (rate && !o->rates_are_given)

@@ -50,6 +50,7 @@ typedef struct hvdc_options {
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
     uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
+    bool npu_unchecked;              /* the DSP's units are not tested when a run begins */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
     const char *kernel_cache;        /* directory of compiled programs; NULL: nothing is kept */

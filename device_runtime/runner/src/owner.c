@@ -124,7 +124,24 @@ static void say_decoder(hvdc_owner *owner) {
     hvdc_say(&owner->options, "note", "decoder: %s; %s", d->decoder, d->memory);
 }
 
+/* What the DSP's self-test found. Fails where no result of its units would be of any worth. */
+static bool judge_npu(const hvdc_owner *owner, hvdc_dsp_findings *findings, hvdc_failure *failure) {
+    char *report = findings->report;
+    hvdc_dsp_line line;
+    while (hvdc_dsp_next_line(&report, &line))
+        if (strcmp(line.state, "FAILED") == 0)
+            hvdc_say(&owner->options, "note", "the NPU's self-test: %s failed: %s; %s", line.name, line.why,
+                     line.meaning);
+    return findings->worthless == 0 ||
+           hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                     "%" PRIu32
+                     " checks of the NPU's self-test failed after which none of its results is of any worth: "
+                     "hvdc_selftest, in the artifact's runtime/, says which; take --npu portable",
+                     findings->worthless);
+}
+
 static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
+    static hvdc_dsp_findings findings; /* large */
     hvdc_outcome *outcome = &owner->outcome;
     say_decoder(owner);
     if (!hvdc_shared_weights_load(owner->artifact, memory_limit(owner), &owner->weights, failure)) return false;
@@ -134,8 +151,10 @@ static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
              (double)outcome->weights_bytes / (1 << 20), outcome->weights_kind);
     const hvdc_weights *view = hvdc_shared_weights_view(owner->weights);
     if (!hvdc_side_open(view, &owner->options, &owner->side, failure) ||
-        !hvdc_open_npu(view, &owner->options, &owner->partner, &owner->npu, failure))
+        !hvdc_open_npu(view, &owner->options, &owner->partner, &findings, &owner->npu, failure) ||
+        !judge_npu(owner, &findings, failure))
         return false;
+    outcome->npu_checks_failed = findings.failed;
     hvdc_npu_text(owner->npu, outcome->npu);
     if (owner->options.npu == HVDC_NPU_DSP)
         hvdc_say(&owner->options, "note", "the NPU's blocks run on %s", outcome->npu);

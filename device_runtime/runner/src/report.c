@@ -261,8 +261,10 @@ static void put_json(FILE *file, const hvdc_outcome *o) {
     hvdc_json_text(file, r->note);
     (void)fputs(", \"npu\": ", file);
     hvdc_json_text(file, o->npu);
-    (void)fprintf(file, ", \"npu_weights_copied_bytes\": %" PRIu64 ", \"npu_hidden_copied\": %" PRIu64,
-                  o->npu_weights_copied_bytes, o->npu_hidden_copied);
+    (void)fprintf(file,
+                  ", \"npu_weights_copied_bytes\": %" PRIu64 ", \"npu_hidden_copied\": %" PRIu64
+                  ", \"npu_checks_failed\": %" PRIu32,
+                  o->npu_weights_copied_bytes, o->npu_hidden_copied, o->npu_checks_failed);
     (void)fprintf(file,
                   ", \"seconds\": %.6f, \"period_s\": %.6f, \"weights_kind\": \"%s\", \"weights_bytes\": %" PRIu64
                   ", \"gpu_import\": \"%s\", \"gpu_imported_bytes\": %" PRIu64

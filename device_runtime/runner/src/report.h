@@ -36,6 +36,7 @@ typedef struct hvdc_outcome {
     const char *weights_kind;
     char npu[HVDC_NPU_TEXT_BYTES];                        /* what its blocks run on */
     uint64_t npu_weights_copied_bytes, npu_hidden_copied; /* hvdc_npu_copies */
+    uint32_t npu_checks_failed;                           /* of the DSP's self-test */
     const hvdc_clips_facts *decoder;                      /* NULL: latents are not decoded */
     hvdc_forecast forecast;
     hvdc_stream_report report;

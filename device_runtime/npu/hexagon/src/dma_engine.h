@@ -17,6 +17,7 @@
 #define DMA_DONE (1u << 31)
 #define DMA_TYPE_WIDE_2D 9u /* addresses of 32 bits, strides of 24 */
 #define DMA_STATUS_MASK 3u
+#define DMA_STATUS_RUNNING 1u
 #define DMA_STATUS_ERROR 2u
 
 /* One of one dimension ends before `type`. Aligned to its size. */

@@ -81,4 +81,9 @@ hvdc_dma_ticket hvdc_dma_start(const hvdc_dma_copy *copy) {
 
 void hvdc_dma_wait(hvdc_dma_ticket ticket) { wait_for(ticket); }
 
-void hvdc_dma_close(void) { wait_for(ring.started); }
+/* A descriptor is done before its engine is idle, and another chain begins with an idle one. */
+void hvdc_dma_close(void) {
+    wait_for(ring.started);
+    while ((dma_engine_poll() & DMA_STATUS_MASK) == DMA_STATUS_RUNNING) {
+    }
+}

@@ -94,9 +94,9 @@ hvdc_dsp_facts hvdc_dsp_describe(void) {
 }
 
 #if !defined(__hexagon__)
-bool hvdc_dsp_selftest(const hvdc_dsp_units *units, char *report, uint32_t bytes, uint32_t *failed,
+bool hvdc_dsp_selftest(const hvdc_dsp_units *units, char *report, uint32_t bytes, uint32_t *failed, uint32_t *worthless,
                        hvdc_failure *failure) {
-    (void)units, (void)report, (void)bytes, (void)failed;
+    (void)units, (void)report, (void)bytes, (void)failed, (void)worthless;
     return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
                      "what stands in for the DSP here is this machine's code, which has no units of a DSP to test");
 }

@@ -26,10 +26,11 @@ static bool clock_goes(const hvdc_selftest_units *units, char *why) {
     return CHECK_FAIL(why, "%d readings are equal", READINGS);
 }
 
-static const hvdc_check CLOCK = {"clock", "seconds of the NPU's stages mean nothing", clock_goes};
+static const hvdc_check CLOCK = {"clock", "seconds of the NPU's stages mean nothing", LAST_BITS, clock_goes};
 
 static void run(const hvdc_check *check, const hvdc_selftest_units *units, hvdc_selftest_result *result) {
-    *result = (hvdc_selftest_result){.name = check->name, .meaning = check->meaning};
+    *result = (hvdc_selftest_result){
+        .name = check->name, .meaning = check->meaning, .worthless = check->gravity == WORTHLESS};
     result->passed = check->run(units, result->why);
 }
 
@@ -60,4 +61,10 @@ uint32_t hvdc_selftest_text(const hvdc_selftest_result *results, uint32_t count,
         used = wrote < 0 || (size_t)wrote >= bytes - used ? bytes : used + (size_t)wrote;
     }
     return failed;
+}
+
+uint32_t hvdc_selftest_worthless(const hvdc_selftest_result *results, uint32_t count) {
+    uint32_t worthless = 0;
+    for (uint32_t i = 0; i < count; i++) worthless += !results[i].passed && results[i].worthless ? 1u : 0u;
+    return worthless;
 }

@@ -22,6 +22,7 @@ typedef struct hvdc_selftest_units {
 
 typedef struct hvdc_selftest_result {
     const char *name, *meaning; /* the second: what it means if it fails */
+    bool worthless;             /* … then no result is of any worth; else some differ in their last bits */
     bool passed;
     char why[HVDC_SELFTEST_WHY_BYTES]; /* what was found, and what is due; with `passed`: why it was not checked */
 } hvdc_selftest_result;
@@ -32,5 +33,8 @@ uint32_t hvdc_selftest(const hvdc_selftest_units *units, hvdc_selftest_result re
 /* A line for each result, its name, "passed", "FAILED" or "not checked", why, and what a failure means, with tabs
  * between, as far as they fit, and a zero byte. Returns how many have failed. */
 uint32_t hvdc_selftest_text(const hvdc_selftest_result *results, uint32_t count, char *text, size_t bytes);
+
+/* How many have failed that leave no result of any worth. */
+uint32_t hvdc_selftest_worthless(const hvdc_selftest_result *results, uint32_t count);
 
 #endif

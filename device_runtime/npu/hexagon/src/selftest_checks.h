@@ -10,8 +10,12 @@
 /* False, with a sentence in `why`; true with one: not checked. */
 typedef bool hvdc_check_run(const hvdc_selftest_units *units, char why[HVDC_SELFTEST_WHY_BYTES]);
 
+/* If it fails: results that differ in their last bits, or none of any worth. */
+enum hvdc_check_gravity { LAST_BITS, WORTHLESS };
+
 typedef struct hvdc_check {
     const char *name, *meaning;
+    enum hvdc_check_gravity gravity;
     hvdc_check_run *run;
 } hvdc_check;
 

@@ -273,15 +273,15 @@ static bool copies(const hvdc_selftest_units *units, char *why) {
 
 #define WORDS "the matrix unit's instructions do something else here: use the NPU for nothing"
 const hvdc_check hvdc_matrix_checks[] = {
-    {"matrix: layout of tiles", WORDS, layout},
-    {"matrix: pairs of tiles", WORDS, ranges},
-    {"matrix: rows and columns of tiles", WORDS, strides},
+    {"matrix: layout of tiles", WORDS, WORTHLESS, layout},
+    {"matrix: pairs of tiles", WORDS, WORTHLESS, ranges},
+    {"matrix: rows and columns of tiles", WORDS, WORTHLESS, strides},
     {"matrix: exact sums", "long sums lose bits: results differ from the reference's, by how much is unknown",
-     cancelling},
-    {"matrix: rounding", "results of products differ in their last bit", rounding},
-    {"matrix: sums in two parts", "attention's sums are not what they should be", parts},
-    {"matrix: ends of VTCM, scales, sums that are kept", WORDS, ends},
-    {"DMA: copies", "operands do not arrive where they should: use the NPU for nothing", copies},
+     LAST_BITS, cancelling},
+    {"matrix: rounding", "results of products differ in their last bit", LAST_BITS, rounding},
+    {"matrix: sums in two parts", "attention's sums are not what they should be", WORTHLESS, parts},
+    {"matrix: ends of VTCM, scales, sums that are kept", WORDS, WORTHLESS, ends},
+    {"DMA: copies", "operands do not arrive where they should: use the NPU for nothing", WORTHLESS, copies},
 };
 const uint32_t hvdc_matrix_check_count = sizeof hvdc_matrix_checks / sizeof *hvdc_matrix_checks;
 _Static_assert(sizeof hvdc_matrix_checks / sizeof *hvdc_matrix_checks + 16u <= HVDC_SELFTEST_CHECKS_MOST, "room");

@@ -30,8 +30,9 @@ typedef struct hvdc_dsp_units {
 bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *failure);
 void hvdc_dsp_release(hvdc_dsp_units *units);
 
-/* selftest.h of the units that are held: a line for each check, and a zero byte; how many have failed. */
-bool hvdc_dsp_selftest(const hvdc_dsp_units *units, char *report, uint32_t bytes, uint32_t *failed,
+/* selftest.h of the units that are held: a line for each check, and a zero byte; how many have failed, and how many of
+ * these leave no result of any worth. */
+bool hvdc_dsp_selftest(const hvdc_dsp_units *units, char *report, uint32_t bytes, uint32_t *failed, uint32_t *worthless,
                        hvdc_failure *failure);
 
 typedef struct hvdc_dsp_facts {

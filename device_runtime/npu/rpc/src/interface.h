@@ -18,7 +18,7 @@
 #include "hvdc/npu.h"
 
 /* Of records and of what calls mean; both sides compare it in every call. */
-#define HVDC_RPC_ABI 1u
+#define HVDC_RPC_ABI 2u
 
 #define HVDC_RPC_SENTENCE_BYTES ((uint32_t)HVDC_FAILURE_MESSAGE_BYTES)
 #define HVDC_RPC_VERSION_BYTES 16u /* of the runtime's version, with a zero byte behind it */
@@ -72,7 +72,7 @@
 #define HVDC_RPC_IN_close_engine(U32, U64, BYTES) U32(abi) U32(unused)
 #define HVDC_RPC_OUT_close_engine(U32, U64, BYTES) U32(kind) U32(unused)
 #define HVDC_RPC_IN_selftest(U32, U64, BYTES) U32(abi) U32(vtcm_bytes)
-#define HVDC_RPC_OUT_selftest(U32, U64, BYTES) U32(kind) U32(failed)
+#define HVDC_RPC_OUT_selftest(U32, U64, BYTES) U32(kind) U32(failed) U32(worthless) U32(unused)
 
 /* BUFFER(name, bytes of an element, bytes at least, bytes at most): GIVEN in, TAKEN out, the sentence apart. */
 #define HVDC_RPC_GIVEN_hello(BUFFER)

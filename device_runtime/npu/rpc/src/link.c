@@ -2,6 +2,7 @@
 
 #include "link.h"
 
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@
 #define LIBRARY "libcdsprpc.so"
 #define STACK_BYTES (256 << 10) /* as of the other threads that compute, pool_qurt.c; the default is 16 KiB */
 #define URI "file:///hexagon-v%u-libhvdc_skel.so?hvdc_skel_handle_invoke&_modver=1.0&_dom=cdsp"
+
+static_assert(sizeof HVDC_RUNTIME_VERSION <= HVDC_RPC_VERSION_BYTES, "hello has no room for the version");
 
 static const uint32_t built_for[] = {HVDC_SKEL_ARCHITECTURES}; /* 73, 75, … */
 

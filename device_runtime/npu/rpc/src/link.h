@@ -27,4 +27,7 @@ void hvdc_link_close(hvdc_rpc_link *link);
 bool hvdc_link_call(hvdc_rpc_link *link, uint32_t method, void *in, void *out, const hvdc_remote_arg *buffers,
                     hvdc_failure *failure);
 
+/* After hello and power, while nobody has the units. */
+bool hvdc_link_test_units(hvdc_rpc_link *link, uint32_t vtcm_bytes, hvdc_dsp_findings *findings, hvdc_failure *failure);
+
 #endif

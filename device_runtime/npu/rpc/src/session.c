@@ -282,9 +282,10 @@ bool hvdc_session_run(hvdc_rpc_session *s, const hvdc_rpc_run_in *in, hvdc_rpc_r
     if (at == NULL) return false;
     if (!s->regions[in->region].writable)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "region %" PRIu32 " is mapped for reading only", in->region);
-    return hvdc_dsp_before_read(at, bytes, failure) &&
-           s->engine->run(s->engine, in->step, in->first, in->count, (float *)(void *)at, failure) &&
-           hvdc_dsp_after_write(at, bytes, failure);
+    if (!hvdc_dsp_before_read(at, bytes, failure)) return false;
+    const bool ran = s->engine->run(s->engine, in->step, in->first, in->count, (float *)(void *)at, failure);
+    /* Also what a run that failed has written: it would leave the caches later, over what the CPU put there meanwhile. */
+    return hvdc_dsp_after_write(at, bytes, ran ? failure : NULL) && ran;
 }
 
 bool hvdc_session_measure(hvdc_rpc_session *s, const hvdc_rpc_measure_in *in, hvdc_rpc_measure_out *out,
@@ -315,8 +316,8 @@ bool hvdc_session_selftest(hvdc_rpc_session *s, const hvdc_rpc_selftest_in *in, 
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "the engine holds the units that the self-test asks: close_engine comes before");
     if (!hvdc_dsp_acquire(in->vtcm_bytes, &units, failure)) return false;
-    const bool done =
-        hvdc_dsp_selftest(&units, report->buffer.data, (uint32_t)report->buffer.bytes, &out->failed, failure);
+    const bool done = hvdc_dsp_selftest(&units, report->buffer.data, (uint32_t)report->buffer.bytes, &out->failed,
+                                        &out->worthless, failure);
     hvdc_dsp_release(&units);
     return done;
 }

@@ -41,12 +41,12 @@ static bool map(dsp_engine *e, const uint8_t *data, int fd, uint64_t bytes, bool
     hvdc_rpc_map_in in = {.fd = (uint32_t)fd, .bytes = bytes, .writable = writable};
     hvdc_rpc_map_out out;
     void *address = (void *)(uintptr_t)data;
-    if (e->link.map(HVDC_REMOTE_CDSP, fd, address, 0, (size_t)bytes, HVDC_REMOTE_MAP_FD_DELAYED) != 0)
+    const int result = e->link.map(HVDC_REMOTE_CDSP, fd, address, 0, (size_t)bytes, HVDC_REMOTE_MAP_FD_DELAYED);
+    if (result != 0)
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY,
                          "FastRPC does not take descriptor %d of %" PRIu64
-                         " MiB: it is no memory that the DSP can map, "
-                         "or a session has no room for it",
-                         fd, bytes >> 20);
+                         " MiB: it is no memory that the DSP can map, or a session has no room for it (0x%x)",
+                         fd, bytes >> 20, (unsigned)result);
     if (!CALL(e, map, &in, &out, NULL, failure)) {
         (void)e->link.unmap(HVDC_REMOTE_CDSP, fd, address, (size_t)bytes);
         return false;
@@ -132,6 +132,13 @@ static bool greet(dsp_engine *e, hvdc_failure *failure) {
     e->description.contexts = out.contexts;
     e->description.vtcm_bytes = out.vtcm_bytes;
     return CALL(e, power, &power, &powered, NULL, failure);
+}
+
+static bool test_units(dsp_engine *e, const hvdc_dsp_options *options, hvdc_failure *failure) {
+    if (options->findings == NULL) return true;
+    options->findings->failed = options->findings->worthless = 0;
+    options->findings->report[0] = 0;
+    return e->description.arch == 0 || hvdc_link_test_units(&e->link, options->vtcm_bytes, options->findings, failure);
 }
 
 static bool open_engine(dsp_engine *e, const hvdc_dsp_options *options, hvdc_failure *failure) {
@@ -321,7 +328,8 @@ bool hvdc_dsp_open(const hvdc_weights *weights, const hvdc_dsp_options *options,
     e->rotations = e->staged = HVDC_NO_MEMORY;
     e->kind = hvdc_memory_choose(failure);
     if (e->kind == NULL || !hvdc_link_open(options, &e->link, failure) || !greet(e, failure) ||
-        !send_artifact(e, failure) || !open_engine(e, options, failure) || !measure(e, seconds, failure)) {
+        !test_units(e, options, failure) || !send_artifact(e, failure) || !open_engine(e, options, failure) ||
+        !measure(e, seconds, failure)) {
         close_dsp(&e->face);
         return false;
     }

@@ -1,8 +1,9 @@
 /* A stand-in of libcdsprpc.so, for machines without a DSP: FastRPC's functions, as far as hvdc calls them, over the
  * skel in this library, or, where HVDC_STAND_IN_DSP names a command, over that command's standard input and output.
  *
- * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel", "arch",
- * "version", "abi", "map", or "lost:N": in its Nth call after the opening its process dies. */
+ * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel",
+ * "version", "abi", "map", or "lost:N": in its Nth call after the opening its process dies. HVDC_STAND_IN_ARCH is its
+ * architecture, 79 unless it is set: it has the skel of that one alone. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
@@ -27,6 +28,11 @@ static const char *fault(void) {
 }
 
 static bool has_fault(const char *name) { return strcmp(fault(), name) == 0; }
+
+static const char *arch(void) {
+    const char *name = getenv("HVDC_STAND_IN_ARCH");
+    return name == NULL ? "79" : name;
+}
 
 static const char *command(void) { return getenv("HVDC_STAND_IN_DSP"); }
 
@@ -63,13 +69,15 @@ int remote_handle_control(uint32_t request, void *data, uint32_t bytes) {
     if (request != HVDC_REMOTE_GET_DSP_INFO || bytes != sizeof *asked || asked->domain != HVDC_REMOTE_CDSP ||
         asked->attribute != HVDC_REMOTE_ARCH_VER)
         return HVDC_AEE_BAD_PARAMETER;
-    asked->capability = has_fault("arch") ? 0x68 : 0x79;
+    asked->capability = 0x8c00u | (uint32_t)strtoul(arch(), NULL, 16); /* the low byte, above which others are set */
     return 0;
 }
 
 /* The URI goes on to the skel as FastRPC does it. */
 int remote_handle64_open(const char *name, uint64_t *handle) {
-    static const char due[] = "file:///hexagon-v79-libhvdc_skel.so?hvdc_skel_handle_invoke&_modver=1.0&_dom=cdsp";
+    char due[128];
+    (void)snprintf(due, sizeof due,
+                   "file:///hexagon-v%.2s-libhvdc_skel.so?hvdc_skel_handle_invoke&_modver=1.0&_dom=cdsp", arch());
     if (!is_unsigned || !has_stacks) return HVDC_AEE_UNSIGNED_MODULE;
     if (strcmp(name, due) != 0) return HVDC_AEE_NO_SUCH_MODULE;
     if (has_fault("no-skel")) return (int)(HVDC_REMOTE_DSP_OFFSET + HVDC_AEE_NO_SUCH_FILE);

@@ -19,6 +19,22 @@ extern "C" {
 
 #define HVDC_DSP_NAME "npu-dsp" /* of its engine */
 
+#define HVDC_DSP_REPORT_BYTES 16384u
+
+/* What the self-test of a DSP's units found. `report`: a line for each check, its name, "passed", "FAILED" or "not
+ * checked", why, and what a failure means, with tabs between. */
+typedef struct hvdc_dsp_findings {
+    uint32_t failed, worthless; /* checks; the second: after which no result is of any worth */
+    char report[HVDC_DSP_REPORT_BYTES];
+} hvdc_dsp_findings;
+
+typedef struct hvdc_dsp_line {
+    char *name, *state, *why, *meaning;
+} hvdc_dsp_line;
+
+/* Takes the next line of a report apart, in place; false at its end. */
+bool hvdc_dsp_next_line(char **report, hvdc_dsp_line *line);
+
 /* All zeros: libcdsprpc.so as the system finds it, skels where DSP_LIBRARY_PATH says, one thread for each of the DSP's
  * vector contexts, all of its VTCM, the artifact's own grid. */
 typedef struct hvdc_dsp_options {
@@ -27,6 +43,9 @@ typedef struct hvdc_dsp_options {
     uint32_t threads, vtcm_bytes;
     enum hvdc_npu_sums sums; /* a DSP's own unit has one way of adding */
     hvdc_grid grid;
+    /* Filled in, unless NULL, before the engine takes the units; no failure of a check is one of opening. Nothing is
+     * asked of a stand-in that has no such units. */
+    hvdc_dsp_findings *findings;
 } hvdc_dsp_options;
 
 /* `weights` and what it points to outlive the engine; its descriptors are shared with the DSP, and where there are none
@@ -47,13 +66,10 @@ typedef struct hvdc_dsp_description {
 
 const hvdc_dsp_description *hvdc_dsp_describe_engine(const hvdc_engine *engine);
 
-#define HVDC_DSP_REPORT_BYTES 16384u
-
-/* The self-test of the DSP's units, with a session of its own; no engine may be open. `report`: a line for each check, its
- * name, "passed", "FAILED" or "not checked", why, and what a failure means, with tabs between. Of `options`, `library`,
+/* The self-test of the DSP's units, with a session of its own; no engine may be open. Of `options`, `library`,
  * `skel_folder` and `vtcm_bytes` count; it may be NULL. */
-bool hvdc_dsp_check(const hvdc_dsp_options *options, char report[HVDC_DSP_REPORT_BYTES], uint32_t *failed,
-                    hvdc_dsp_description *description, hvdc_failure *failure);
+bool hvdc_dsp_check(const hvdc_dsp_options *options, hvdc_dsp_findings *findings, hvdc_dsp_description *description,
+                    hvdc_failure *failure);
 
 #ifdef __cplusplus
 }
