@@ -53,7 +53,7 @@ def read_trace(path: Path) -> tuple[float, ...]:
     """A trace: a JSON list of numbers or of objects with `COLUMN`; CSV with a header that has it, or without one, whose
     first column counts; else a number a line. Empty lines and lines that begin with ``#`` say nothing."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             "the arrivals cannot be read", where=str(path), expected=FORMS, found=_reason(error)
@@ -77,7 +77,7 @@ def read_trace(path: Path) -> tuple[float, ...]:
 def _json_cells(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
         items = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, numbers of thousands of digits
         raise UsageError("the trace of arrivals is not JSON", where=str(path), found=str(error)) from error
     if not isinstance(items, list):
         raise UsageError("the trace of arrivals is not a list", where=str(path), found=type(items).__name__)
@@ -110,7 +110,10 @@ def _seconds(path: Path, place: str, cell: Any) -> float:
         value = math.nan
     if not math.isfinite(value) or value < 0:
         raise UsageError(
-            "a trace of arrivals holds seconds", where=f"{path}, {place}", expected="0 or more", found=str(cell)[:60]
+            "a trace of arrivals holds seconds",
+            where=f"{path}, {place}",
+            expected=f"0 or more; a header names the column {COLUMN}",
+            found=str(cell)[:60],
         )
     return value
 

@@ -93,6 +93,8 @@ def test_a_drift_file(tmp_path: Path) -> None:
     [
         ("", "'name'"),
         ("name = ", "cannot be read"),
+        ("name = " + "[" * 100_000, "cannot be read"),
+        ("name = " + "9" * 10_000, "cannot be read"),
         (GOOD.replace("seconds", "weeks"), "'over'"),
         (GOOD.replace("made up for a test", "me"), "'source'"),
         (GOOD.replace("1.5", "0"), "'gpu"),
