@@ -168,6 +168,7 @@ def test_long_simulations_show_progress(monkeypatch: pytest.MonkeyPatch) -> None
         (("--reference-s", 0), "a reference is above 0"),
         (("--mode", "cpu"), "--mode"),
         (("--policy", "luck"), "--policy"),
+        (("--policy", "replan", "--mode", "npu"), "not among the modes"),
         (("--rates", "nowhere.toml"), "rate table cannot be read"),
     ],
 )
