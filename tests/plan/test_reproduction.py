@@ -275,6 +275,7 @@ def test_a_picture_has_what_it_shows_and_reasons_are_told_once() -> None:
     [
         (row("2.50", 2.504), "2.50 s", "0"),
         (row("2.50", 3.0), "3.000 s", "+20.0 %"),
+        (row("3", 2.5), "3 s", "0"),
         (row("2.50", 2.5, "input"), "2.50 s", "–"),
         (row("1,375", 1354.0), "1,354.0 s", "−1.5 %"),
         (row("51", 50, unit="block"), "50", "−1"),
