@@ -107,7 +107,7 @@ def _notes(switch: int | None, model: Model | None) -> tuple[str, ...]:
 def facts(plan: CutPlan | BalancePlan) -> dict[str, Any]:
     """The plan as JSON; what is not known is null."""
     common = {
-        "table": plan.table.name,
+        "rates": plan.table.name,
         "device": plan.table.device,
         "date": plan.table.date,
         "thermal": plan.table.thermal,
