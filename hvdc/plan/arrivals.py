@@ -17,6 +17,8 @@ AT_ONCE = "at-once"
 FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
 COLUMN = "arrival_s"
 """Of a CSV trace that has a header, and of the objects of a JSON trace."""
+LAST_S = 1e9
+"""Of a trace, 30 years: larger ones are of another unit, or of a clock that did not begin with the stream."""
 VIDEOS_MAX = 300_000
 """Some 330 bytes of memory each, for each configuration; years of a phone."""
 
@@ -108,11 +110,11 @@ def _seconds(path: Path, place: str, cell: Any) -> float:
         value = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= LAST_S:
         raise UsageError(
             "a trace of arrivals holds seconds",
             where=f"{path}, {place}",
-            expected=f"0 or more; a header names the column {COLUMN}",
+            expected=f"0 to {LAST_S:.0e}, from the stream's begin; a header names the column {COLUMN}",
             found=str(cell)[:60],
         )
     return value

@@ -48,8 +48,8 @@ class Jitter:
             yield math.exp(draw(-deviation * deviation / 2, deviation)) if deviation > 0 else 1.0
 
 
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Place = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False, strict=True)]
+Place = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -61,6 +61,8 @@ def test_a_trace(tmp_path: Path, name: str, text: str) -> None:
         ("a.txt", "1\nsoon\n", "soon"),
         ("a.txt", "1\nnan\n", "holds seconds"),
         ("a.txt", "1\ninf\n", "holds seconds"),
+        ("a.txt", "1\n1e300\n", "holds seconds"),
+        ("a.txt", "1764518400123\n", "0 to 1e+09"),
         ("a.txt", "# c\n3\n\n2\n", "line 4"),
         ("a.csv", "prompt,arrival_s\nx\n", "nothing"),
         ("a.csv", '1\n"2\n', "not CSV"),
