@@ -219,7 +219,7 @@ def require_fitting(
     its tokens, and the cut counts blocks. What is None is not compared."""
     measured: tuple[int, ...] = (table.tokens, table.steps, table.layers)
     asked: tuple[int, ...] = (tokens, steps, layers)
-    shape, fix = "{} tokens, {} steps of {} blocks", "measure a table for this one, or give the cut as a number"
+    shape, fix = "{} tokens, {} steps of {} blocks", "measure a table for this one; `hvdc run --cut` takes a number too"
     if frames is not None and table.frames != frames:
         measured, asked = (table.frames, *measured), (frames, *asked)
         shape = "{} frames, " + shape
