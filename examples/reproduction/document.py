@@ -83,8 +83,9 @@ def ours_text(row: Row) -> str:
     if row.ours is None:
         return "–"
     exact = row.verdict == "as printed" or row.kind == "input" or row.unit in ("block", "", "M")
-    digits = row.digits if exact else row.digits + 1
-    return f"{row.ours:,.{digits}f}{_unit(row)}"
+    if exact:  # rounded as the verdict is
+        return f"{row.rounded(row.ours):,.{row.digits}f}{_unit(row)}"
+    return f"{row.ours:,.{row.digits + 1}f}{_unit(row)}"
 
 
 def difference_text(row: Row) -> str:

@@ -41,13 +41,13 @@ NARROWEST_TEXT = 24
 
 
 def out() -> Console:
-    """Standard output; no markup, so that brackets in names stay."""
-    return Console(markup=False, highlight=False, soft_wrap=True)
+    """Standard output; no markup and no emoji, so that brackets and colons in names stay."""
+    return Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def err() -> Console:
     """Standard error."""
-    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -58,7 +58,7 @@ def print_json(value: Any) -> None:
 def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     """A table; a column whose name starts with '>' is right-aligned, one with '~' may wrap."""
     names, cells = list(columns), [[str(cell) for cell in row] for row in rows]
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     _fit(console, names, cells)
     drawn = Table(box=None, pad_edge=False, header_style="dim")
     for name in names:
@@ -183,8 +183,8 @@ class Bar:
         if unit != "bytes":
             size = [MofNCompleteColumn(), TextColumn(unit)]
         self._bar = RichProgress(
-            TextColumn("{task.description}"), BarColumn(), *size, TextColumn("left"), TimeRemainingColumn(),
-            console=Console(stderr=True), transient=True,
+            TextColumn("{task.description}", markup=False), BarColumn(), *size, TextColumn("left"),
+            TimeRemainingColumn(), console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._items, self._done, self._total = items, 0, total
         self._task = self._bar.add_task(what, total=total)

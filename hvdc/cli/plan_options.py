@@ -15,6 +15,7 @@ from hvdc.plan.rates import RateTable, load_rates
 from hvdc.plan.results import Since
 from hvdc.plan.scenarios import POLICIES, Configuration, PolicyName, Scenario, configurations, cut_of
 from hvdc.plan.stages import MODES, Mode
+from hvdc.plan.tensor_plan import shared_block_costs
 from hvdc.plan.variation import Jitter, load_drift
 
 LONG = 50_000
@@ -98,8 +99,8 @@ class Asked:
         deadline_from: Since | None,
     ) -> Asked:
         table = load_rates(rates_file)
-        costs = table.costs()
         chosen: Sequence[Mode] = [m for m in MODES if m in modes or "all" in modes]
+        costs = shared_block_costs(table) if "hetero-tensor" in chosen else table.costs()
         who: Sequence[PolicyName] = [p for p in POLICIES if p in policies or "all" in policies]
         trace = arrivals != AT_ONCE and ":" not in arrivals
         scenario = Scenario(

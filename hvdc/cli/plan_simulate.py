@@ -89,12 +89,19 @@ def _facts(outcome: Outcome) -> dict[str, Any]:
         return facts | {"why_not": outcome.why_not}
     cuts = sorted({video.cut for video in run.videos})
     more = {"slots": run.slots, "cuts": [cuts[0], cuts[-1]], "energy_j_per_video": result.energy_j_per_video}
-    return facts | more | asdict(result)
+    values = asdict(result)
+    values |= {f"{name}_s": values.pop(name) for name in ("latency", "service")}
+    return facts | more | values
 
 
 def _print(this: Asked, outcomes: list[Outcome], deadline_s: float | None, *, with_energy: bool) -> None:
     since = "its first block" if this.since == "start" else "its arrival"
-    title = f"{len(this.scenario.arrivals_s)} videos, {this.table.name}; latency of a video from {since}, in seconds"
+    videos = len(this.scenario.arrivals_s)
+    title = (
+        f"{videos:,} video{'' if videos == 1 else 's'}, {this.table.name}; latency of a video from {since}, in seconds"
+    )
+    if any(o.result is not None and o.result.period_s is not None for o in outcomes):
+        title += "; videos/h and idle are of the steady part"
     columns = ["configuration", ">cut", ">period s", ">videos/h", ">mean", ">p50", ">p95", ">max"]
     columns += [] if deadline_s is None else [f">in {deadline_s:.0f} s", ">of them/h"]
     columns += [">GPU idle", ">NPU idle", ">all done s"] + ([">J/video"] if with_energy else [])

@@ -17,6 +17,8 @@ AT_ONCE = "at-once"
 FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
 COLUMN = "arrival_s"
 """Of a CSV trace that has a header, and of the objects of a JSON trace."""
+LAST_S = 1e9
+"""Of a trace, 30 years: larger ones are of another unit, or of a clock that did not begin with the stream."""
 VIDEOS_MAX = 300_000
 """Some 330 bytes of memory each, for each configuration; years of a phone."""
 
@@ -53,7 +55,7 @@ def read_trace(path: Path) -> tuple[float, ...]:
     """A trace: a JSON list of numbers or of objects with `COLUMN`; CSV with a header that has it, or without one, whose
     first column counts; else a number a line. Empty lines and lines that begin with ``#`` say nothing."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
             "the arrivals cannot be read", where=str(path), expected=FORMS, found=_reason(error)
@@ -77,7 +79,7 @@ def read_trace(path: Path) -> tuple[float, ...]:
 def _json_cells(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
         items = json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no JSON, numbers of thousands of digits
         raise UsageError("the trace of arrivals is not JSON", where=str(path), found=str(error)) from error
     if not isinstance(items, list):
         raise UsageError("the trace of arrivals is not a list", where=str(path), found=type(items).__name__)
@@ -108,9 +110,12 @@ def _seconds(path: Path, place: str, cell: Any) -> float:
         value = math.nan if isinstance(cell, bool) else float(cell)
     except (TypeError, ValueError, OverflowError):
         value = math.nan
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= LAST_S:
         raise UsageError(
-            "a trace of arrivals holds seconds", where=f"{path}, {place}", expected="0 or more", found=str(cell)[:60]
+            "a trace of arrivals holds seconds",
+            where=f"{path}, {place}",
+            expected=f"0 to {LAST_S:.0e}, from the stream's begin; a header names the column {COLUMN}",
+            found=str(cell)[:60],
         )
     return value
 

@@ -1,8 +1,8 @@
 """The cut of a device of which only idle times are known: how long engines wait at two cuts.
 
 With equal blocks the NPU's stage is longer than the GPU's by N·L·T_N + T_V − k·(T_G + T_N) seconds at cut k. Two cuts
-give both sums, and with them the waiting at every cut and nearly always the best one; they don't give the period,
-because T_G, T_N and T_V stay unknown.
+give both sums, and with them the waiting at every cut and mostly the best one (`Balance.best_cut`); they don't give the
+period, because T_G, T_N and T_V stay unknown.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from hvdc.errors import UsageError
+from hvdc.plan.cut import Rates
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,19 @@ class Costs:
                 "the rate table has no solo time of the decoder", fix="measure a decode while the GPU is idle"
             )
         return self.decode_solo_s
+
+
+def mean_rates(costs: Costs) -> Rates:
+    """Co-run rates as one number for each engine, the mean over its blocks: of equal ones that value, to the last bit.
+
+    Raises UsageError where a co-run rate is not known.
+    """
+    gpu, npu = (_mean(costs.gpu.when_shared("gpu")), _mean(costs.npu.when_shared("npu")))
+    return Rates(gpu, npu, costs.decode_s)
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    return values[0] if min(values) == max(values) else fmean(values)
 
 
 def uniform(value_s: float, executions: int) -> tuple[float, ...]:

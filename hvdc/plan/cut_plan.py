@@ -8,7 +8,7 @@ from typing import Any
 from hvdc.plan.balance import Balance, balance_of
 from hvdc.plan.fitting import Model
 from hvdc.plan.placement import Changed, Stages, Trajectory, legal_range, sensitivity
-from hvdc.plan.rates import RateTable
+from hvdc.plan.rates import UNLIKELY, RateTable
 
 CHANGE = 0.05
 """Sensitivity is shown for rates that are this much lower and higher."""
@@ -69,6 +69,9 @@ def plan_cut(table: RateTable, request: CutRequest, model: Model | None = None) 
         )
         return BalancePlan(table, balance, cut, _shown(table, cut, request.around), changed, switch, notes)
     table.require_co_run_rates()
+    slow, fast = sorted((table.rates.gpu_block_s, table.rates.npu_block_s), reverse=True)
+    if slow > UNLIKELY * fast:
+        notes += (f"a block takes one engine {slow / fast:,.0f} times as long as the other: are both in seconds?",)
     if table.handoff_s is None:
         notes += ("the table has no handoff: it counts as 0 s",)
     costs = table.costs()
@@ -104,7 +107,7 @@ def _notes(switch: int | None, model: Model | None) -> tuple[str, ...]:
 def facts(plan: CutPlan | BalancePlan) -> dict[str, Any]:
     """The plan as JSON; what is not known is null."""
     common = {
-        "table": plan.table.name,
+        "rates": plan.table.name,
         "device": plan.table.device,
         "date": plan.table.date,
         "thermal": plan.table.thermal,

@@ -5,7 +5,6 @@ The times stand in a rate table, or in a table of their own where nothing else w
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from hvdc.plan.gemms import GemmTime, Profile
 from hvdc.plan.rate_fields import Fields, Gemm, Sharing, Source
 from hvdc.plan.rates import RateTable, load_rates
 from hvdc.plan.tensor import Engines, Exchange
+from hvdc.plan.toml_file import read_toml
 
 
 class GemmTable(Fields):
@@ -52,10 +52,7 @@ def load_measured(path: Path) -> Measured:
 
     Raises UsageError for one that cannot be read, is not valid, or has no times.
     """
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError("the table cannot be read", where=str(path), found=str(error)) from error
+    values = read_toml(path, "the table", fix="see examples/rates/gemms for what one looks like")
     if "frames" in values:
         return measured_gemms(load_rates(path), str(path))
     if "gemm" not in values:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from hvdc.artifact.manifest import Manifest
 from hvdc.plan.memory import Row, WeightBytes, memory_table
+from hvdc.plan.stages import SLOTS, Mode
 from hvdc.plan.working_memory import (
-    SLOTS,
     Buffer,
     ClipSizes,
-    Mode,
     exchange_bytes,
     gpu_engine,
     gpu_largest_bytes,

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hvdc.errors import UsageError
-from hvdc.plan.costs import Costs
+from hvdc.plan.costs import Costs, mean_rates
 from hvdc.plan.cut import Rates, best_cut, npu_stage_s
 from hvdc.plan.stream import Decision, InFlight
 
@@ -83,12 +83,6 @@ def cut_in_time(
             hold_s = ready.npu_s - prefix_s
             return cut, hold_s if from_start and cut > 0 and hold_s > ready.gpu_s else 0.0
     return most, 0.0
-
-
-def mean_rates(costs: Costs) -> Rates:
-    """Co-run rates as one number for each engine: what an engine takes for all blocks, by their count."""
-    gpu, npu = costs.gpu.when_shared("gpu"), costs.npu.when_shared("npu")
-    return Rates(sum(gpu) / len(gpu), sum(npu) / len(npu), costs.decode_s)
 
 
 class Replan:

@@ -8,7 +8,6 @@ a block takes another time when the other engine works too, or when the device i
 from __future__ import annotations
 
 import datetime
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import fmean
@@ -17,7 +16,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError, model_validator
 
 from hvdc.errors import UsageError
-from hvdc.plan.costs import Costs, EngineCosts
+from hvdc.plan.costs import Costs, EngineCosts, mean_rates
 from hvdc.plan.cut import Rates
 from hvdc.plan.rate_fields import (
     BlockRate,
@@ -33,7 +32,12 @@ from hvdc.plan.rate_fields import (
     Sharing,
     Size,
 )
+from hvdc.plan.toml_file import read_toml
 from hvdc.targets import load_target
+
+UNLIKELY = 100.0
+"""Rates of one thing that differ by more are in different units, or of different things."""
+EXAMPLES = "see examples/rates for what one looks like"
 
 
 class RateTable(Fields):
@@ -79,6 +83,24 @@ class RateTable(Fields):
         names = [figure.name for figure in self.reported]
         if len(set(names)) != len(names):
             raise ValueError(f"reported has {next(n for n in names if names.count(n) > 1)!r} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> RateTable:
+        """The other engine makes a block or a decode somewhat slower or faster, milliseconds a thousand times."""
+        pairs: list[tuple[str, str, float, float]] = []
+        for name, engine in (("gpu", self.gpu), ("npu", self.npu)):
+            if engine.solo_block_s is not None and engine.co_run_block_s is not None:
+                solo_s = fmean(engine.solo_block_s.expanded(self.steps, self.layers))
+                co_run_s = fmean(engine.co_run_block_s.expanded(self.steps, self.layers))
+                pairs.append((f"{name}.solo_block_s", f"{name}.co_run_block_s", solo_s, co_run_s))
+        if self.decode.solo_s is not None and self.decode.co_run_s is not None:
+            pairs.append(("decode.solo_s", "decode.co_run_s", self.decode.solo_s.value, self.decode.co_run_s.value))
+        for solo, co_run, solo_s, co_run_s in pairs:
+            if min(solo_s, co_run_s) > 0 and max(solo_s, co_run_s) / min(solo_s, co_run_s) > UNLIKELY:
+                raise ValueError(
+                    f"{solo} is {solo_s:g} and {co_run} {co_run_s:g}: one of them is not in seconds, as both should be"
+                )
         return self
 
     def block_rates(self) -> Iterator[tuple[str, BlockRate]]:
@@ -143,8 +165,7 @@ class RateTable(Fields):
     def rates(self) -> Rates:
         """The numbers that place a cut; means, where blocks differ. Raises UsageError where one is not known."""
         self.require_co_run_rates()
-        gpu, npu = self._engine(self.gpu), self._engine(self.npu)
-        return Rates(_mean(gpu.when_shared("gpu")), _mean(npu.when_shared("npu")), self._decode_s())
+        return mean_rates(self.costs())
 
     def reported_value(self, name: str) -> float:
         """A figure that the source states. Raises KeyError."""
@@ -166,17 +187,9 @@ class RateTable(Fields):
         return self.decode.co_run_s.value
 
 
-def _mean(values: tuple[float, ...]) -> float:
-    """Of equal values that value, to the last bit."""
-    return values[0] if min(values) == max(values) else fmean(values)
-
-
 def load_rates(path: Path) -> RateTable:
     """The table in a TOML file. Raises UsageError for one that cannot be read, is not valid or is of no target."""
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8, bad TOML, numbers of thousands of digits
-        raise UsageError("the rate table cannot be read", where=str(path), found=str(error)) from error
+    values = read_toml(path, "the rate table", fix=EXAMPLES)
     try:
         table = RateTable.model_validate(values)
     except ValidationError as error:
@@ -206,7 +219,7 @@ def require_fitting(
     its tokens, and the cut counts blocks. What is None is not compared."""
     measured: tuple[int, ...] = (table.tokens, table.steps, table.layers)
     asked: tuple[int, ...] = (tokens, steps, layers)
-    shape, fix = "{} tokens, {} steps of {} blocks", "measure a table for this one, or give the cut as a number"
+    shape, fix = "{} tokens, {} steps of {} blocks", "measure a table for this one; `hvdc run --cut` takes a number too"
     if frames is not None and table.frames != frames:
         measured, asked = (table.frames, *measured), (frames, *asked)
         shape = "{} frames, " + shape
@@ -232,7 +245,7 @@ def _as_usage_error(path: Path, error: ValidationError) -> UsageError:
     if first["type"] == "extra_forbidden":
         return UsageError(f"a rate table has no key {key!r}", where=str(path), fix="check the spelling")
     if first["type"] == "missing":
-        return UsageError(f"the rate table lacks {key!r}", where=str(path))
+        return UsageError(f"the rate table lacks {key!r}", where=str(path), fix=EXAMPLES)
     if not key:  # of the table as a whole: the sentence names what disagrees
         return UsageError(f"the rate table is not valid: {first['msg'].removeprefix('Value error, ')}", where=str(path))
     unit = "watts" if key.startswith("power_w") else "" if key.startswith("reported") else "seconds"

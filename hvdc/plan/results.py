@@ -11,6 +11,7 @@ from hvdc.errors import UsageError
 from hvdc.plan.stream import StreamRun, VideoTimes
 
 Since = Literal["arrival", "start"]
+WATTS_MAX = 1000.0
 POWERS = ("idle", "gpu", "npu")
 """Watts that energy is made of: of the whole device while both engines wait, and what each adds while it works."""
 
@@ -150,7 +151,7 @@ def distribution(values: Sequence[float]) -> Distribution:
 
 def check_powers(powers_w: Mapping[str, float]) -> None:
     """Raises UsageError unless each of `POWERS` is there, finite and not negative."""
-    if set(powers_w) != set(POWERS) or not all(math.isfinite(w) and w >= 0 for w in powers_w.values()):
+    if set(powers_w) != set(POWERS) or not all(0 <= w <= WATTS_MAX for w in powers_w.values()):
         raise UsageError(
             "energy needs three powers in watts",
             expected="idle, and what gpu and npu add while they work: --power idle=1.2 --power gpu=3 --power npu=5",
@@ -170,8 +171,9 @@ def powers_of(given: Sequence[str], known: Mapping[str, float | None]) -> dict[s
             value = float(watts)
         except ValueError:
             value = math.nan
-        if name not in POWERS or name in read or not (math.isfinite(value) and value >= 0):
-            raise UsageError("this is no power", expected="idle=WATTS, gpu=WATTS and npu=WATTS, each once", found=word)
+        if name not in POWERS or name in read or not 0 <= value <= WATTS_MAX:
+            expected = f"idle=WATTS, gpu=WATTS and npu=WATTS, each once and at most {WATTS_MAX:g}"
+            raise UsageError("this is no power", expected=expected, found=word)
         read[name] = value
     powers = {name: watts for name, watts in known.items() if watts is not None} | read
     if not read and set(powers) != set(POWERS):

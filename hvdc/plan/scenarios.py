@@ -20,6 +20,8 @@ from hvdc.plan.variation import Drift, Jitter
 PolicyName = Literal["static", "replan", "adaptive", "on-demand", "deadline"]
 POLICIES: tuple[PolicyName, ...] = get_args(PolicyName)
 FACTORS_MAX = 1000
+MOST = 1e9
+"""Of a deadline in seconds, of a factor and of what it multiplies: their product is a number still."""
 DEFAULT_FACTOR = 1.5
 """The paper's, section 6.1."""
 
@@ -70,7 +72,14 @@ class SloPoint:
 
 
 def configurations(modes: Iterable[Mode], policies: Sequence[PolicyName]) -> list[Configuration]:
-    """Each mode once, ``hetero`` with each policy."""
+    """Each mode once, ``hetero`` with each policy. Raises UsageError for a policy other than ``static`` without it."""
+    modes = list(modes)
+    if "hetero" not in modes and list(policies) != ["static"]:
+        raise UsageError(
+            "a policy chooses the cut of mode hetero, which is not among the modes",
+            found=f"--policy {policies[0]}, --mode {modes[0]}",
+            fix="add --mode hetero, or leave --policy out",
+        )
     return [Configuration(m, p) for m in modes for p in (policies if m == "hetero" else ("static",))]
 
 
@@ -177,8 +186,8 @@ def deadline_of(
 
 
 def _positive(what: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise UsageError(f"{what} is above 0", found=str(value))
+    if not 0 < value <= MOST:
+        raise UsageError(f"{what} is above 0, and at most {MOST:g}", found=str(value))
     return value
 
 
@@ -205,7 +214,7 @@ def factors_of(text: str) -> tuple[float, ...]:
             values = [Decimal(part) for part in text.split(",")]
     except (InvalidOperation, ValueError, OverflowError):
         values = []
-    if not values or not all(v.is_finite() and v > 0 for v in values):
+    if not values or not all(v.is_finite() and 0 < float(v) <= MOST for v in values):
         raise UsageError("these are no deadline factors", expected=expected, found=text)
     return tuple(float(v) for v in values)
 

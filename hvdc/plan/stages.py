@@ -11,6 +11,9 @@ from hvdc.plan.costs import Costs, EngineCosts
 
 Mode = Literal["npu", "gpu", "hetero", "dp", "hetero-tensor"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+SLOTS: dict[Mode, int] = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
+"""Videos in flight, each with a place in shared memory: default_slots of
+device_runtime/coordinator/src/stream_begin.c."""
 
 
 class StageSums(NamedTuple):

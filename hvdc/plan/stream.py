@@ -26,11 +26,9 @@ import simpy
 from hvdc.errors import UsageError
 from hvdc.plan.arrivals import check_arrivals
 from hvdc.plan.costs import Costs
-from hvdc.plan.stages import Mode, stage_sums
+from hvdc.plan.stages import SLOTS, Mode, stage_sums
 from hvdc.plan.variation import Drift, Jitter
 
-SLOTS: dict[Mode, int] = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
-"""Videos in flight, as default_slots of device_runtime/coordinator/src/stream_begin.c."""
 SLOTS_MAX = 16
 TELL_EVERY = 1000
 ROUNDING = 1e-9

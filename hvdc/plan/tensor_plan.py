@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 from hvdc.errors import UsageError
 from hvdc.plan.costs import Costs
-from hvdc.plan.gemm_table import Measured
+from hvdc.plan.gemm_table import Measured, measured_gemms
 from hvdc.plan.gemms import DCM_WAN21_49_FRAMES, BlockSizes, Gemm, block_gemms
+from hvdc.plan.rates import RateTable
 from hvdc.plan.tensor import Decision, SharedBlock, best_share, decide
 
 
@@ -56,11 +57,25 @@ def plan_tensor(measured: Measured, sizes: BlockSizes | None = None) -> TensorPl
         )
     gemms = block_gemms(sizes)
     known = [g for g in gemms if measured.engines.measured(g)]
+    if not known:
+        raise UsageError(
+            f"the table {measured.name!r} has no time of any linear of this model on both engines",
+            expected=", ".join(sorted({f"{g.in_features} to {g.out_features} channels" for g in gemms})),
+            fix="measure them"
+            + ("" if measured.tokens else ", or leave the artifact out to plan the table's own GEMMs"),
+        )
     unmeasured = tuple(g for g in gemms if g not in known)
     shared = None if unmeasured else best_share(gemms, measured.engines)
     return TensorPlan(measured, tuple(decide(g, measured.engines) for g in known), unmeasured, shared)
 
 
-def with_shared_blocks(costs: Costs, plan: TensorPlan) -> Costs:
-    """``costs`` with what the plan says a block takes whose linears are shared, unless that was measured itself."""
-    return costs if costs.tensor_block_s is not None else replace(costs, tensor_block_s=plan.tensor_block_s)
+def shared_block_costs(table: RateTable) -> Costs:
+    """The table's costs. Where it has no ``tensor_block_s`` but GEMM times, a block whose linears both engines share
+    takes what `plan_tensor` says for the best share; it stays unknown where that cannot be planned.
+
+    Raises UsageError as `RateTable.costs` does, and where block and GEMM times contradict each other.
+    """
+    costs = table.costs()
+    if costs.tensor_block_s is not None or not table.gemm or table.exchange is None:
+        return costs
+    return replace(costs, tensor_block_s=plan_tensor(measured_gemms(table)).tensor_block_s)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import random
-import tomllib
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hvdc.errors import UsageError
+from hvdc.plan.toml_file import read_toml
 
 STAGES = ("gpu", "npu", "decode")
 """Of a video: blocks on the GPU, blocks on the NPU, decoding."""
@@ -48,8 +48,8 @@ class Jitter:
             yield math.exp(draw(-deviation * deviation / 2, deviation)) if deviation > 0 else 1.0
 
 
-Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Place = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Factor = Annotated[float, Field(ge=1e-3, le=1e3, allow_inf_nan=False, strict=True)]
+Place = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,7 @@ class _DriftFile(BaseModel):
 
 def load_drift(path: Path) -> Drift:
     """A drift from a TOML file. Raises UsageError for one that cannot be read or is not valid."""
-    try:
-        values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError("the drift cannot be read", where=str(path), found=str(error)) from error
+    values = read_toml(path, "the drift", fix="see examples/drift for what one looks like")
     try:
         read = _DriftFile.model_validate(values)
     except ValidationError as error:

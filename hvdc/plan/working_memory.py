@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from hvdc.artifact.manifest import Manifest
 from hvdc.errors import UsageError
 from hvdc.plan.gemms import FFN_CHUNK_TOKENS, TILE
 
-Mode = Literal["npu", "gpu", "hetero", "dp", "hetero-tensor"]
-SLOTS: dict[Mode, int] = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
-"""Mode of `hvdc run` -> videos in flight that have a place in shared memory."""
 FP16, FP32, INT32 = 2, 4, 4
 SLOT_ALIGN = 4096
 GPU_ROWS = 1024

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hvdc.cli.main import VERBS
+from hvdc.cli.output import table
 from tests.commands import SMALL_VIDEO, command_line, environment, hvdc, process
 
 COMMANDS = [[verb] for verb in VERBS] + [["synth", "checkpoint"], ["synth", "artifact"]]
@@ -242,3 +243,14 @@ def test_compiling_a_safetensors_file_needs_no_torch(ragged_checkpoint: Path, tm
     code = "import sys; from hvdc.cli.main import run; s = run(sys.argv[1:]); sys.exit(s or 'torch' in sys.modules)"
     arguments = ["compile", ragged_checkpoint, "-o", tmp_path / "a.hvdc", *SMALL_VIDEO, "-q"]
     subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment(), check=True, timeout=60)
+
+
+def test_colons_in_what_was_given_are_no_emoji(tmp_path: Path) -> None:
+    done = hvdc("inspect", tmp_path / ":smile:.hvdc")
+    assert f"{tmp_path}/:smile:.hvdc" in done.err
+
+
+def test_colons_in_a_table_are_no_emoji(capsys: pytest.CaptureFixture[str]) -> None:
+    table(":b: as title", ["a", ">b"], [[":smile:", "[red]1"]])
+    text = capsys.readouterr().out
+    assert (":b: as title" in text, ":smile:" in text, "[red]1" in text) == (True, True, True)

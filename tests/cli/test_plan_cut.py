@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -222,3 +223,13 @@ def test_as_a_process() -> None:
     done = process("plan", "cut", "--rates", B, "--json")
     assert (done.status, json.loads(done.out)["cut"]) == (0, 51)
     assert time.monotonic() - begun < 10
+
+
+def test_engines_whose_rates_are_in_different_units_are_doubted(tmp_path: Path) -> None:
+    """Where there are no solo rates that would show it."""
+    text = B.read_text("utf-8").replace("value = 13.2745", "value = 13274.5").replace("[gpu.solo_block_s]", "[x]")
+    text = re.sub(r"\[x\]\n(?:.+\n)+", "", text)
+    (tmp_path / "ms.toml").write_text(text, "utf-8")
+    done = cut(tmp_path / "ms.toml")
+    assert done.status == 0, done.err
+    assert "4,177 times as long as the other: are both in seconds?" in done.out

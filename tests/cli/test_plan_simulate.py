@@ -47,7 +47,7 @@ def test_json_has_all_of_it() -> None:
     hetero = by_mode["hetero"]
     assert hetero["period_s"] == pytest.approx(677, abs=0.01)
     assert hetero["deadline"]["compliant_per_hour"] == pytest.approx(5.318, abs=0.001)
-    assert hetero["latency"].keys() == hetero["service"].keys() == {"mean", "p50", "p95", "max"}
+    assert hetero["latency_s"].keys() == hetero["service_s"].keys() == {"mean", "p50", "p95", "max"}
     assert hetero["gpu"].keys() == {"idle_fraction", "idle_s_per_video"}
     assert hetero["energy_j_per_video"] == pytest.approx(hetero["energy_j"] / 30)
     assert (hetero["cuts"], hetero["slots"], by_mode["dp"]["cuts"]) == ([51, 51], 2, [0, 180])
@@ -78,7 +78,7 @@ def test_arrivals_from_a_trace_count_latency_from_them(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("0\n100\n200\n9000\n")
     done = simulate("--mode", "npu", "--arrivals", tmp_path / "a.txt", "--json").json()
     assert (done["videos"], done["deadline_from"]) == (4, "arrival")
-    assert done["configurations"][0]["latency"]["max"] == pytest.approx(3 * 916.7 - 200)
+    assert done["configurations"][0]["latency_s"]["max"] == pytest.approx(3 * 916.7 - 200)
     assert "from its arrival" in simulate("--arrivals", tmp_path / "a.txt").out
     assert (
         simulate("--arrivals", tmp_path / "a.txt", "--deadline-from", "start", "--json").json()["deadline_from"]
@@ -168,6 +168,7 @@ def test_long_simulations_show_progress(monkeypatch: pytest.MonkeyPatch) -> None
         (("--reference-s", 0), "a reference is above 0"),
         (("--mode", "cpu"), "--mode"),
         (("--policy", "luck"), "--policy"),
+        (("--policy", "replan", "--mode", "npu"), "not among the modes"),
         (("--rates", "nowhere.toml"), "rate table cannot be read"),
     ],
 )
@@ -219,3 +220,10 @@ def test_nothing_heavy_is_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment(), timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_title_says_what_the_numbers_are_of() -> None:
+    assert "videos/h and idle are of the steady part" in simulate().out.splitlines()[0]
+    one = simulate("--videos", 1).out.splitlines()[0]
+    assert one.startswith("1 video, ")
+    assert "steady" not in one, "there is none"

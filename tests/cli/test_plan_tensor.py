@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from hvdc.artifact.reader import open_artifact
-from hvdc.plan.costs import Costs, EngineCosts
 from hvdc.plan.gemm_table import measured_gemms
 from hvdc.plan.gemms import BlockSizes, block_gemms
 from hvdc.plan.rates import load_rates
-from hvdc.plan.tensor_plan import plan_tensor, with_shared_blocks
+from hvdc.plan.tensor_plan import plan_tensor, shared_block_costs
 from tests.artifacts import make_artifact
 from tests.commands import ROOT, hvdc, process
 
@@ -132,15 +131,67 @@ def test_a_rate_table_of_another_clip_length_is_refused(artifact: Path, tmp_path
     assert "another clip length" in done.err
 
 
-def test_the_simulators_costs_take_it(artifact: Path, tmp_path: Path) -> None:
-    rates = load_rates(rate_table(artifact, tmp_path, EXCHANGE))
-    with open_artifact(artifact) as opened:
-        plan = plan_tensor(measured_gemms(rates), BlockSizes.of(opened.manifest))
-    costs = Costs(4, EngineCosts(None, None), EngineCosts((1.0,) * 4, None), 0.0)
-    assert with_shared_blocks(costs, plan).tensor_block_s == plan.tensor_block_s
-    assert plan.tensor_block_s is not None
-    measured = replace(costs, tensor_block_s=(2.0,) * 4)
-    assert with_shared_blocks(measured, plan) == measured, "what was measured wins over what was planned"
+CO_RUN = "".join(
+    f'[{key}]\nvalue = {seconds}\nsource = "measured today"\n'
+    for key, seconds in (
+        ("npu.solo_block_s", 3.0), ("npu.co_run_block_s", 3.0), ("gpu.solo_block_s", 12.0),
+        ("gpu.co_run_block_s", 12.0), ("decode.solo_s", 200.0), ("decode.co_run_s", 200.0),
+    )
+)  # fmt: skip
+
+
+def phone_table(folder: Path, *lines: str, npu_s: float = 0.1) -> Path:
+    """Rates of DCM-Wan2.1's blocks with the times of its GEMMs."""
+    head = 'name = "r"\ndevice = "a phone"\ntarget = "sm8750"\nthermal = "cold"\n'
+    sizes = "frames = 49\ntokens = 20280\nsteps = 6\nlayers = 30\n"
+    gemms = "".join(gemm_lines(20_280, k, n, 0.2, npu_s) for k, n in ((1536, 1536), (1536, 8960), (8960, 1536)))
+    path = folder / "rates.toml"
+    path.write_text("\n".join([head + sizes, CO_RUN, *lines, gemms]), "utf-8")
+    return path
+
+
+def tensor_facts(*arguments: object) -> dict[str, Any]:
+    (facts,) = hvdc("plan", "simulate", "--mode", "hetero-tensor", "--json", *arguments).json()["configurations"]
+    return cast("dict[str, Any]", facts)
+
+
+def test_the_simulator_takes_the_solvers_block(tmp_path: Path) -> None:
+    table = phone_table(tmp_path, EXCHANGE)
+    solved = plan_tensor(measured_gemms(load_rates(table))).tensor_block_s
+    assert solved is not None
+    assert solved[0] < 3.0
+    assert tensor_facts("--rates", table)["period_s"] == pytest.approx(sum(solved) + 200.0)
+
+
+def test_a_measured_block_wins_over_the_solvers(tmp_path: Path) -> None:
+    measured = '[tensor_block_s]\nvalue = 2.5\nsource = "measured today"\n'
+    table = phone_table(tmp_path, EXCHANGE, measured)
+    assert tensor_facts("--rates", table)["period_s"] == pytest.approx(180 * 2.5 + 200.0)
+
+
+def test_without_the_cost_of_an_exchange_no_block_is_solved(tmp_path: Path) -> None:
+    assert shared_block_costs(load_rates(phone_table(tmp_path))).tensor_block_s is None
+
+
+def test_gemms_that_take_longer_than_their_block_are_refused_where_they_count(tmp_path: Path) -> None:
+    table = phone_table(tmp_path, EXCHANGE, npu_s=1.0)
+    done = hvdc("plan", "simulate", "--rates", table)
+    assert (done.status, "contradict each other" in done.err) == (2, True), done.err
+    assert hvdc("plan", "simulate", "--rates", table, "--mode", "npu").status == 0
+
+
+def test_a_model_of_which_nothing_was_measured_is_refused(artifact: Path) -> None:
+    done = hvdc("plan", "tensor", artifact, "--rates", PUBLISHED)
+    assert (done.status, done.out) == (2, "")
+    assert "no time of any linear of this model" in done.err
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = " + "9" * 10_000], ids=["nested", "digits"])
+def test_what_no_reader_survives_is_a_sentence(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "gemms.toml"
+    path.write_text(text, "utf-8")
+    done = hvdc("plan", "tensor", "--rates", path)
+    assert (done.status, "cannot be read" in done.err) == (2, True), done.err
 
 
 def test_a_rate_table_with_gemms_and_no_exchange_is_refused(artifact: Path, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ import pytest
 
 from hvdc.plan.costs import Costs, EngineCosts, uniform
 from hvdc.plan.results import summarise
-from hvdc.plan.stages import Mode
-from hvdc.plan.stream import SLOTS, StreamRun, simulate
+from hvdc.plan.stages import SLOTS, Mode
+from hvdc.plan.stream import StreamRun, simulate
 from tests.device_runtime.streams import Shape, Streams
 
 SHAPE = Shape()

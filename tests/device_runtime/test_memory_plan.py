@@ -13,7 +13,7 @@ from exporters.prompts import write_prompts
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.stream_file import StreamVideo
 from hvdc.plan.memory_plan import plan_memory
-from hvdc.plan.working_memory import SLOTS, Mode
+from hvdc.plan.stages import SLOTS, Mode
 from tests import calibrations
 from tests.device_runtime.runs import Runner, stream_of, why_no_gpu
 from tests.hollow import full_size_manifest, write_hollow

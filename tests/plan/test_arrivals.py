@@ -61,6 +61,8 @@ def test_a_trace(tmp_path: Path, name: str, text: str) -> None:
         ("a.txt", "1\nsoon\n", "soon"),
         ("a.txt", "1\nnan\n", "holds seconds"),
         ("a.txt", "1\ninf\n", "holds seconds"),
+        ("a.txt", "1\n1e300\n", "holds seconds"),
+        ("a.txt", "1764518400123\n", "0 to 1e+09"),
         ("a.txt", "# c\n3\n\n2\n", "line 4"),
         ("a.csv", "prompt,arrival_s\nx\n", "nothing"),
         ("a.csv", '1\n"2\n', "not CSV"),
@@ -72,6 +74,8 @@ def test_a_trace(tmp_path: Path, name: str, text: str) -> None:
         ("a.json", "[1,", "not JSON"),
         ("a.json", "[" * 100_000, "not JSON"),
         ("a.json", "[1" + "0" * 400 + "]", "holds seconds"),
+        ("a.json", "[1" + "0" * 5000 + "]", "not JSON"),
+        ("a.csv", "id,when\n1,0\n", "the column arrival_s"),
     ],
 )
 def test_a_bad_trace_is_a_sentence(tmp_path: Path, name: str, text: str, says: str) -> None:
@@ -80,6 +84,12 @@ def test_a_bad_trace_is_a_sentence(tmp_path: Path, name: str, text: str, says: s
         arrivals_of(str(tmp_path / name), None, 0)
     assert says in str(error.value)
     assert str(tmp_path / name) in error.value.where
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.csv", "arrival_s\n0\n5\n"), ("a.txt", "0\n5\n"), ("a.json", "[0, 5]")])
+def test_a_byte_order_mark_is_no_part_of_a_trace(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, "utf-8-sig")
+    assert arrivals_of(str(tmp_path / name), None, 0) == (0.0, 5.0)
 
 
 @pytest.mark.parametrize(

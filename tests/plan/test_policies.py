@@ -30,6 +30,14 @@ def stream(videos: int = 100, *, policy: Any = None, deadline_s: float | None = 
     )
 
 
+@settings(deadline=None)
+@given(SECONDS, SECONDS, DECODES)
+def test_what_replans_begins_with_the_tables_cut(gpu_s: float, npu_s: float, decode_s: float) -> None:
+    made = costs(gpu_s, npu_s, decode_s)
+    assert Replan(made).rates == Rates(gpu_s, npu_s, decode_s), "to the last bit, or ties are decided otherwise"
+    assert Replan(made).decide(0.0, 0.0, ()).cut == best_cut(Rates(gpu_s, npu_s, decode_s), 180)
+
+
 def test_an_observation_moves_a_rate_by_its_weight() -> None:
     assert observed(10.0, 60.0, 3, 0.25) == 12.5
     assert observed(10.0, 60.0, 3, 1.0) == 20.0

@@ -109,11 +109,9 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 def test_any_number_and_text_survives_the_file(
     value: float, blocks: list[float], source: str, date: datetime.date
 ) -> None:
-    gpu = {
-        "solo_block_s": {"value": value, "source": source},
-        "co_run_block_s": {"per_block": blocks, "source": source},
-    }
-    written = RateTable.model_validate(values(gpu=gpu, date=date))
+    gpu = {"solo_block_s": {"value": value, "source": source}}
+    npu = {"co_run_block_s": {"per_block": blocks, "source": source}}  # of two engines: solo and co-run rates are alike
+    written = RateTable.model_validate(values(gpu=gpu, npu=npu, date=date))
     assert RateTable.model_validate(tomllib.loads(rates_toml(written))) == written
 
 
@@ -279,3 +277,23 @@ def test_a_table_of_another_clip_length_does_not_fit() -> None:
             require_fitting(read, **(fits | sizes))
     with pytest.raises(UsageError, match="another schedule"):
         require_fitting(read, **(fits | {"semantic_steps": 2}))
+
+
+def test_a_byte_order_mark_is_no_part_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(TEXT, "utf-8-sig")
+    assert load_rates(path).name == "phone"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("value = 13.5", "value = 13500.0"),
+        ("per_step = [3.0, 4.0]", "per_step = [3000.0, 4000.0]"),
+        ("value = 0.0", "value = 7000.0"),
+    ],
+)
+def test_mixed_units_are_said(tmp_path: Path, old: str, new: str) -> None:
+    assert old in TEXT
+    with pytest.raises(UsageError, match="not in seconds"):
+        load_rates(table(tmp_path, TEXT.replace(old, new)))

@@ -20,6 +20,7 @@ from examples.reproduction.document import Section, difference_text, document, o
 from examples.reproduction.replanning import cases, deadlines
 from examples.reproduction.row import MEANING, Kind, Row, count
 from examples.reproduction.stream_rows import stream_rows
+from hvdc.plan.cut import Rates, best_cut
 from hvdc.plan.rates import RateTable
 from tests.plan.test_plots import words
 
@@ -275,6 +276,7 @@ def test_a_picture_has_what_it_shows_and_reasons_are_told_once() -> None:
     [
         (row("2.50", 2.504), "2.50 s", "0"),
         (row("2.50", 3.0), "3.000 s", "+20.0 %"),
+        (row("3", 2.5), "3 s", "0"),
         (row("2.50", 2.5, "input"), "2.50 s", "–"),
         (row("1,375", 1354.0), "1,354.0 s", "−1.5 %"),
         (row("51", 50, unit="block"), "50", "−1"),
@@ -323,3 +325,11 @@ def test_a_row_with_other_rates_has_another_value_in_the_document() -> None:
     shown = cut_rows(a, b)
     other = [replace(x, ours=(x.ours or 0) + 10) for x in shown]
     assert document("", [Section("", "", shown)], "", "") != document("", [Section("", "", other)], "", "")
+
+
+def test_the_cut_from_solo_rates_takes_the_decode_that_is_said(rows: list[Row]) -> None:
+    why = next(row.why for row in rows if row.what.startswith("cut from solo rates"))
+    least_s, most_s = map(int, re.findall(r"57 takes (\d+) to (\d+) s", why)[0])
+    gpu_s, npu_s = 2350 / 180, 603 / 180
+    cuts = [best_cut(Rates(gpu_s, npu_s, float(s)), 180) for s in (least_s - 1, least_s + 1, most_s - 1, most_s + 1)]
+    assert cuts == [56, 57, 57, 58]

@@ -110,7 +110,16 @@ def test_powers_as_people_write_them() -> None:
     assert powers_of([], unknown) is None
     assert powers_of(["idle=1", "gpu=2.5", "npu=0"], unknown) == {"idle": 1.0, "gpu": 2.5, "npu": 0.0}
     assert powers_of(["gpu=3"], {"idle": 1.0, "gpu": 2.0, "npu": 4.0}) == {"idle": 1.0, "gpu": 3.0, "npu": 4.0}
-    for words in (["gpu=3"], ["idle=1", "idle=1"], ["cpu=1"], ["gpu"], ["gpu=-1"], ["gpu=nan"], ["gpu=much"]):
+    for words in (
+        ["gpu=3"],
+        ["idle=1", "idle=1"],
+        ["cpu=1"],
+        ["gpu"],
+        ["gpu=-1"],
+        ["gpu=nan"],
+        ["gpu=much"],
+        ["gpu=1e308"],
+    ):
         with pytest.raises(UsageError, match="power"):
             powers_of(words, unknown)
 

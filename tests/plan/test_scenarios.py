@@ -123,7 +123,7 @@ def test_no_deadline_where_no_reference_is_known() -> None:
 
 @pytest.mark.parametrize(
     "wrong", [(1.5, 9.0, None), (0.0, None, None), (-1.0, None, None), (None, 0.0, None), (None, float("nan"), None),
-              (1.5, None, -3.0), (None, None, float("inf"))],
+              (1.5, None, -3.0), (None, None, float("inf")), (1e308, None, None), (None, 1e308, None)],
 )  # fmt: skip
 def test_no_deadline(wrong: tuple[Any, Any, Any]) -> None:
     with pytest.raises(UsageError, match=r"deadline|reference"):
@@ -147,7 +147,7 @@ def test_factors(text: str, factors: tuple[float, ...]) -> None:
 
 @pytest.mark.parametrize(
     "text", ["", "x", "1:2", "1:2:0", "1:2:-1", "2:1:1", "1:2:3:4", "0", "-1", "nan", "inf", "1,,2", "1:1e9:1",
-             "1:nan:1", "1:inf:1", "1:2:1e-999999"],
+             "1:nan:1", "1:inf:1", "1:2:1e-999999", "1e999", "1e-400", "1,1e400"],
 )  # fmt: skip
 def test_no_factors(text: str) -> None:
     with pytest.raises(UsageError, match="no deadline factors"):

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hvdc.errors import UsageError
 from hvdc.plan.costs import Costs, EngineCosts, uniform
 from hvdc.plan.cut import Rates, best_cut, period_s
-from hvdc.plan.stages import MODES, Mode
-from hvdc.plan.stream import SLOTS, StreamRun, simulate
+from hvdc.plan.stages import MODES, SLOTS, Mode
+from hvdc.plan.stream import StreamRun, simulate
 from hvdc.plan.variation import Jitter
 from tests.plan.streams import DECODES, SECONDS, at_once, block_costs, costs
 
