@@ -24,7 +24,9 @@ demo: ## calibrate and compile the trained example model and its decoder, valida
 	$(HVDC) inspect $(OUT)/moving_shapes.hvdc
 	$(HVDC) run $(OUT)/moving_shapes.hvdc --prompts $(EXAMPLE)/prompts.safetensors --prompts-limit 2 --seeds 3 \
 		--mode $$($(ENGINES)) --trace $(OUT)/trace.json --format gif --force -o $(OUT)/clips
-	@echo "clips: $(OUT)/clips/sheet.png, $(OUT)/clips/video-000000.gif"
+	$(HVDC) plan memory $(OUT)/moving_shapes.hvdc
+	$(HVDC) report $(OUT)/moving_shapes.hvdc --force -o $(OUT)/report.html
+	@echo "clips: $(OUT)/clips/sheet.png, $(OUT)/clips/video-000000.gif; all about the artifact: $(OUT)/report.html"
 
 test: ## everything but the benchmarks; a process for each core, one thread in each
 	@tools/setup.sh dev
