@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
     "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
+    "hvdc/doctor": {"hvdc.doctor", "hvdc.pipeline", "hvdc.deploy", "device_runtime", "exporters"},
     "hvdc/cli": {"hvdc"},
 }
 """Room -> the modules of this project that it may import (with all below them)."""

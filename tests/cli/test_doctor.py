@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hvdc.doctor import foreign_owners, foreign_places
+from hvdc.doctor.here import foreign_owners, foreign_places
+from hvdc.doctor.private import without_names
 from tests.commands import ROOT, environment, hvdc
 
 
@@ -28,7 +29,8 @@ def test_this_machine_can_compile() -> None:
 
 def test_plain_text_names_each_fact() -> None:
     lines = hvdc("doctor").out.splitlines()
-    assert lines[0].startswith("ok       python")
+    assert lines[0].startswith("ok       hvdc")
+    assert lines[1].startswith("ok       python")
     assert any(line.split()[1] == "numpy" for line in lines if line.startswith("ok"))
 
 
@@ -72,7 +74,8 @@ def test_a_folder_that_hides_ours_is_found(tmp_path: Path) -> None:
     env = environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert f"Python finds {tmp_path / 'quant' / '__init__.py'} instead of ours" in done.stdout
+    found = without_names(str(tmp_path / "quant" / "__init__.py"))
+    assert f"Python finds {found} instead of ours" in done.stdout
     assert foreign_places() == {}
 
 
