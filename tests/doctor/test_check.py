@@ -27,7 +27,12 @@ def raising(error: BaseException) -> Probe:
 
 def test_facts_keep_the_order_of_their_probes() -> None:
     first, second, third = (Check(name, "ok", "here") for name in ("a", "b", "c"))
-    slow = Probe("slow", "a test", lambda: (time.sleep(0.1), (first,))[1])
+
+    def slowly() -> tuple[Check]:
+        time.sleep(0.1)
+        return (first,)
+
+    slow = Probe("slow", "a test", slowly)
     assert ask_all([slow, said(second, third), said()], 5) == [first, second, third]
 
 
