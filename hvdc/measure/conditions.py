@@ -1,0 +1,82 @@
+"""Temperatures and clocks of a machine, as its kernel shows them in /sys: the same files on Linux and on Android.
+
+One script for a POSIX shell prints each file that can be read; what cannot be is left out. Nothing is written.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+SCRIPT = r"""
+say() { [ -r "$1" ] && IFS= read -r line <"$1" 2>/dev/null && [ -n "$line" ] && echo "hvdc $2 $line"; }
+for zone in /sys/class/thermal/thermal_zone*; do
+  name=; [ -r "$zone/type" ] && IFS= read -r name <"$zone/type" 2>/dev/null
+  say "$zone/temp" "temperature ${name:-zone}"
+done
+say /sys/class/kgsl/kgsl-3d0/temp 'temperature kgsl'
+say /sys/class/power_supply/battery/temp 'tenths battery'
+for policy in /sys/devices/system/cpu/cpufreq/policy*; do
+  say "$policy/scaling_cur_freq" "khz ${policy##*/} now"
+  say "$policy/cpuinfo_max_freq" "khz ${policy##*/} most"
+done
+say /sys/class/kgsl/kgsl-3d0/gpuclk 'hz gpu now'
+say /sys/class/kgsl/kgsl-3d0/max_gpuclk 'hz gpu most'
+:
+"""
+"""Lines ``hvdc KIND NAME [now|most] NUMBER``."""
+
+COLDEST_C, HOTTEST_C = -40.0, 150.0
+"""Sensors that are switched off say 0 K, or a number of their own."""
+
+_LINE = re.compile(r"hvdc (temperature|tenths|khz|hz) (\S[^\n]{0,60}?)(?: (now|most))? (-?\d{1,12})\s*")
+_UNIT_HZ = {"khz": 1000, "hz": 1}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """``temperatures_c``: sensor -> degrees Celsius. ``clocks_hz``: of ``gpu`` and of groups of processors (``policy0``),
+    now and at most; 0 for what is not known."""
+
+    temperatures_c: dict[str, float] = field(default_factory=dict)
+    clocks_hz: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def hottest(self) -> tuple[str, float] | None:
+        """Sensor and degrees Celsius."""
+        return max(self.temperatures_c.items(), key=lambda item: item[1], default=None)
+
+    def text(self) -> str:
+        """One line for people."""
+        parts = []
+        if self.hottest is not None:
+            parts.append(f"hottest {self.hottest[1]:.1f} °C ({self.hottest[0]})")
+        for name, (now, most) in self.clocks_hz.items():
+            whose = "GPU" if name == "gpu" else name
+            parts.append(f"{whose} {now / 1e6:.0f}" + (f" of {most / 1e6:.0f} MHz" if most else " MHz"))
+        return ", ".join(parts) or "neither temperatures nor clocks can be read"
+
+    def facts(self) -> dict[str, object]:
+        """For JSON."""
+        clocks = {name: {"now_hz": now, "most_hz": most or None} for name, (now, most) in self.clocks_hz.items()}
+        return {"temperatures_c": self.temperatures_c, "clocks_hz": clocks}
+
+
+def parse_conditions(text: str) -> Conditions:
+    """What `SCRIPT` printed. Lines that are none of its own, and values that no sensor has, are passed over."""
+    temperatures: dict[str, float] = {}
+    clocks: dict[str, dict[str, int]] = {}
+    for line in text.splitlines():
+        found = _LINE.fullmatch(line)
+        if found is None:
+            continue
+        kind, name, when, number = found[1], found[2], found[3], int(found[4])
+        if kind in _UNIT_HZ:
+            if when and number > 0:
+                clocks.setdefault(name, {})[when] = number * _UNIT_HZ[kind]
+            continue
+        degrees = number / 10 if kind == "tenths" else number / 1000 if abs(number) >= 1000 else float(number)
+        if COLDEST_C < degrees < HOTTEST_C and degrees != 0:
+            temperatures[name] = max(degrees, temperatures.get(name, COLDEST_C))
+    now = {name: (clock["now"], clock.get("most", 0)) for name, clock in clocks.items() if "now" in clock}
+    return Conditions(temperatures, now)
