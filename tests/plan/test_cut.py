@@ -14,7 +14,7 @@ from hvdc.errors import UsageError
 from hvdc.plan.cut import Rates, best_cut, gpu_stage_s, npu_stage_s, period_s
 from hvdc.plan.rates import load_rates
 
-PAPER = Path(__file__).resolve().parents[2] / "examples" / "rates" / "galaxy-s25-49-frames.toml"
+PAPER = Path(__file__).resolve().parents[2] / "examples" / "rates" / "galaxy-s25-49-frames-b.toml"
 SECONDS = st.floats(1e-4, 1e4)
 
 
