@@ -21,6 +21,15 @@ MAY_IMPORT = {
     "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
     "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
+    "hvdc/measure": {
+        "hvdc.measure",
+        "hvdc.artifact",
+        "hvdc.deploy",
+        "hvdc.errors",
+        "hvdc.pipeline",
+        "hvdc.plan",
+        "hvdc.targets",
+    },
     "hvdc/doctor": {"hvdc.doctor", "hvdc.pipeline", "hvdc.deploy", "device_runtime", "exporters"},
     "hvdc/cli": {"hvdc"},
 }

@@ -1,4 +1,4 @@
-"""`hvdc bench`: blocks and the decoder timed by `hvdc_bench`, with the conditions around it; a rate table of a steady run."""
+"""Blocks and the decoder timed by `hvdc_bench`, with the conditions around it, and whether the run was steady."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from hvdc.errors import Exit, HvdcError
 from hvdc.measure.bench_report import BenchReport, Series, parse_report
@@ -113,7 +112,9 @@ def _answer(ended: Ended) -> bytes:
     own = [line for line in ended.log if line.startswith(f"{PROGRAM}: ")]
     how = f"it was killed by signal {-ended.status}" if ended.status < 0 else f"it ended with status {ended.status}"
     if own:
-        raise ProgramError(own[-1].removeprefix(f"{PROGRAM}: "), status=_STATUS.get(ended.status, Exit.FAILURE), log=ended.log)
+        raise ProgramError(
+            own[-1].removeprefix(f"{PROGRAM}: "), status=_STATUS.get(ended.status, Exit.FAILURE), log=ended.log
+        )
     raise ProgramError(f"{PROGRAM} ended without a report", found=how, log=ended.log)
 
 
@@ -142,11 +143,3 @@ def _drawn(progress: Progress) -> Iterator[Callable[[str], bool]]:
         yield seen
     finally:
         progress.finish()
-
-
-def write_table(text: str, path: Path) -> None:
-    """A rate table's file, whole or not at all. Raises HvdcError."""
-    from hvdc.pipeline.workspace import explaining, write_durably
-
-    with explaining(path):
-        write_durably(path, text.encode())

@@ -24,7 +24,7 @@ class _Model(BaseModel):
 
 
 class Series(_Model):
-    """Times of the same work, in seconds. ``beside``: which engine worked meanwhile. ``spread``: (max - min) / median."""
+    """Times of the same work. ``beside``: which engine worked meanwhile. ``spread``: (max - min) / median."""
 
     engine: Literal["npu", "gpu", "cpu"]
     what: Literal["block", "text_keys", "text_projection", "decode"]
@@ -111,7 +111,9 @@ def parse_report(data: bytes, where: str) -> BenchReport:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
-        raise _bad(f"{key!r} of its report makes no sense", where, first["msg"], repr(first.get("input"))[:80]) from error
+        raise _bad(
+            f"{key!r} of its report makes no sense", where, first["msg"], repr(first.get("input"))[:80]
+        ) from error
     keys = [(s.engine, s.what, s.beside, s.expert) for s in report.series]
     if twice := next((s for s, key in zip(report.series, keys, strict=True) if keys.count(key) > 1), None):
         raise _bad("its report has a series twice", where, "each once", twice.text())

@@ -35,8 +35,8 @@ _UNIT_HZ = {"khz": 1000, "hz": 1}
 
 @dataclass(frozen=True)
 class Conditions:
-    """``temperatures_c``: sensor -> degrees Celsius. ``clocks_hz``: of ``gpu`` and of groups of processors (``policy0``),
-    now and at most; 0 for what is not known."""
+    """``temperatures_c``: sensor -> degrees Celsius. ``clocks_hz``: now and at most (0: not known), of ``gpu`` and of
+    groups of processors (``policy0``)."""
 
     temperatures_c: dict[str, float] = field(default_factory=dict)
     clocks_hz: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -49,7 +49,7 @@ class Place(Protocol):
         """Which machine it is, for people and for a table: no serial, no name of a person."""
 
     def script(self, text: str) -> str:
-        """What lines of a POSIX shell print, ``""`` if they cannot be run in seconds. Never raises but for a lost device."""
+        """What lines of a POSIX shell print, ``""`` if they cannot be run in seconds. Raises for a lost device only."""
 
     def run(self, program: str, arguments: Sequence[object], seen: Callable[[str], bool]) -> Ended:
         """Run a program to its end. ``seen`` gets each line of standard error and says whether it took it.
