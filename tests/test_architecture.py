@@ -20,6 +20,7 @@ MAY_IMPORT = {
     "hvdc/artifact": {"hvdc.artifact", "hvdc.errors", "hvdc.config", "layouts"},
     "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
     "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors"},
+    "hvdc/deploy": {"hvdc.deploy", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.progress"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
     "hvdc/measure": {
         "hvdc.measure",

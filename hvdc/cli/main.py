@@ -26,6 +26,7 @@ VERBS = {
     "diff": "Compare two artifacts: structure, bytes, numbers.",
     "embed": "Run the text encoder on prompts, for calibration and reference.",
     "plan": "Place the cut, simulate streams, account for memory.",
+    "deploy": "Put an artifact onto a phone.",
     "bench": "Measure what blocks and decoder take, as a rate table.",
     "runtime": "Build the device runtime: what executes an artifact.",
     "synth": "Write synthetic checkpoints and artifacts.",

@@ -1,0 +1,330 @@
+"""A version's files onto a device: only what is not there yet, in pieces that are verified there.
+
+A piece is pushed under the name ``SHA256.part``, hashed on the device, and renamed: a file of one piece into the new
+version, pieces of a larger one to be joined there. While one piece is hashed there, the next is sent. After a cut link
+the device is waited for, and every step may be repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from hvdc.deploy.adb import quoted
+from hvdc.deploy.errors import DeviceError, LinkError
+from hvdc.deploy.layout import NEW, PART
+from hvdc.deploy.package import Chunk, Item, Package
+from hvdc.deploy.store import Found, Lock, Store
+from hvdc.progress import Progress, Silent
+
+T = TypeVar("T")
+
+WAIT_S = 120.0
+"""How long a device that was lost is waited for."""
+ATTEMPTS = 4
+"""How often a piece may arrive damaged."""
+SLOWEST_HASH_BYTES_S = 8 << 20
+"""A device that hashes more slowly counts as one that does not answer."""
+BATCH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Todo:
+    """What a push will do. ``whole``: items that are on the device, ready in the new version. ``linked``: items with
+    the path of a verified file of the same contents. ``sent``: items of which pieces are missing, with those pieces.
+    ``twins``: items with the path of a file of this version that has the same contents."""
+
+    whole: tuple[Item, ...]
+    linked: tuple[tuple[Item, str], ...]
+    sent: tuple[tuple[Item, tuple[Chunk, ...]], ...]
+    twins: tuple[tuple[Item, str], ...]
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(chunk.bytes for _, chunks in self.sent for chunk in chunks)
+
+    @property
+    def linked_bytes(self) -> int:
+        return sum(item.bytes for item, _ in (*self.linked, *self.twins))
+
+
+def plan_push(package: Package, found: Found, store: Store, name: str) -> Todo:
+    """Compare a package with what a device holds."""
+    whole, linked, twins = [], [], []
+    sent: list[tuple[Item, tuple[Chunk, ...]]] = []
+    first: dict[str, str] = {}
+    new = store.layout.version(name, package.version) + NEW
+    known_chunks: set[str] = {digest for digest, size in found.parts.items() if size}
+    unfinished = found.unfinished.get((name, package.version), {})
+    for item in package.items:
+        if unfinished.get(item.path) == item.bytes:
+            whole.append(item)
+        elif item.sha256 in first:
+            twins.append((item, first[item.sha256]))
+        elif (known := found.where(item.sha256, item.bytes)) is not None:
+            held, path = known
+            linked.append((item, f"{store.layout.version(held.name, held.version)}/{path}"))
+        else:
+            in_pieces = len(item.chunks) > 1
+            missing = tuple(c for c in item.chunks if not (in_pieces and c.sha256 in known_chunks))
+            if in_pieces:
+                missing = tuple({c.sha256: c for c in missing}.values())
+                known_chunks |= {c.sha256 for c in missing}
+            sent.append((item, missing))
+            first[item.sha256] = f"{new}/{item.path}"
+    return Todo(tuple(whole), tuple(linked), tuple(sent), tuple(twins))
+
+
+@dataclass
+class Sent:
+    """``bytes``: that crossed the link for pieces that arrived; ``again``: pieces that were sent more than once."""
+
+    bytes: int = 0
+    chunks: int = 0
+    again: int = 0
+    seconds: float = 0.0
+    losses: int = 0
+
+
+class Pusher:
+    """Sends a package into ``NAME/VERSION.new``."""
+
+    def __init__(
+        self, store: Store, name: str, package: Package, lock: Lock, progress: Progress, say: Callable[[str], None], *,
+        wait_s: float = WAIT_S, link: bool,
+    ) -> None:  # fmt: skip
+        self.store, self.device, self.package = store, store.device, package
+        self.name, self.new = name, store.layout.version(name, package.version) + NEW
+        self.sent = Sent()
+        self._lock, self._progress, self._say, self._wait_s, self._link = lock, progress, say, wait_s, link
+        self._unverified: dict[str, int] = {}
+        self._uses: Counter[str] = Counter()
+        self._recovering = threading.Lock()
+
+    def prepare(self, found: Found) -> None:
+        """Make the folders of the new version."""
+        self._unverified = dict(found.unverified)
+        folders = sorted({f"{self.new}/{item.path.rpartition('/')[0]}" for item in self.package.items})
+        self.persistently(lambda: self.store.run(f"mkdir -p {quoted(folders)}", "making folders on the device"))
+
+    def persistently(self, work: Callable[[], T]) -> T:
+        """Do it again each time the device was lost and came back. Raises LinkError when it does not come back."""
+        for _ in range(1000):
+            try:
+                return work()
+            except LinkError as error:
+                with self._recovering:  # the other thread has lost it too
+                    if not self.device.is_there():
+                        self._say(f"the device was lost ({error.found}): it is waited for, up to {self._wait_s:g} s")
+                    self.sent.losses += 1
+                    if not self.device.wait(self._wait_s):
+                        raise
+                    self._lock.retake()
+        raise DeviceError("the link is cut again and again", where=self.device.serial, fix="try another cable or port")
+
+    def reuse(self, linked: tuple[tuple[Item, str], ...]) -> None:
+        """Files of the same contents, of another version: a link where the file system has them, else a copy."""
+        lines, size = [], 0
+        for item, path in linked:
+            copy = "ln -f" if self._link else "cp -f"
+            destination = f"{self.new}/{item.path}"
+            lines.append(f"{copy} {quoted([path])} {quoted([destination])} || rm -f {quoted([destination])}")
+            size += item.bytes
+            if size > BATCH_BYTES or item is linked[-1][0]:
+                self.persistently(partial(self.store.run, "\n".join(lines), "reusing files on the device", 600))
+                lines, size = [], 0
+
+    def push(self, wanted: tuple[tuple[Item, tuple[Chunk, ...]], ...]) -> None:
+        """Send what is missing, and put every file together. Raises DeviceError, LinkError; OSError for a file here."""
+        begun_s = time.monotonic()
+        self._uses = Counter(c.sha256 for item, _ in wanted if len(item.chunks) > 1 for c in item.chunks)
+        before: tuple[str, Future[None]] | None = None
+        with ThreadPoolExecutor(1) as background:
+            for item, chunks in wanted:
+                for chunk in chunks:
+                    if before is not None and before[0] == chunk.sha256:  # the same name on the device
+                        before[1].result()
+                    self._send(item, chunk)
+                    if before is not None:
+                        before[1].result()
+                    before = (chunk.sha256, background.submit(self._verify, item, chunk))
+                if len(item.chunks) > 1:
+                    if before is not None:
+                        before[1].result()
+                    before = ("", background.submit(self._join, item))
+            if before is not None:
+                before[1].result()
+        self.sent.seconds += time.monotonic() - begun_s
+
+    def verify(self) -> list[Item]:
+        """Hash every file on the device; returns those that are not what they must be."""
+        bad: list[Item] = []
+        for batch in _batches(self.package.items):
+            size = sum(item.bytes for item in batch)
+            found = self.persistently(partial(self.store.hashes, self.new, [i.path for i in batch], _hash_s(size)))
+            bad += [item for item in batch if found.get(item.path) != item.sha256]
+            self._progress.advance(size)
+            self._progress.item_done(batch[-1].path)
+        return bad
+
+    def is_intact(self, folder: str) -> bool:
+        """Whether a version in a folder has every file as it must be."""
+        for batch in _batches(self.package.items):
+            size = sum(item.bytes for item in batch)
+            found = self.persistently(partial(self.store.hashes, folder, [i.path for i in batch], _hash_s(size)))
+            if any(found.get(item.path) != item.sha256 for item in batch):
+                return False
+        return True
+
+    def put(self, source: Path, path: str) -> None:
+        """A small file of the new version, which no list names."""
+        digest, size = hashlib.sha256(source.read_bytes()).hexdigest(), source.stat().st_size
+        chunk = Chunk(0, size, digest)
+        item = Item(path, source, size, digest, (chunk,))
+        with_progress, self._progress = self._progress, Silent()
+        try:
+            self.push(((item, (chunk,)),))
+        finally:
+            self._progress = with_progress
+
+    def discard(self, items: list[Item]) -> None:
+        """Remove files of the new version."""
+        paths = [f"{self.new}/{item.path}" for item in items]
+        self.persistently(lambda: self.store.run(f"rm -f {quoted(paths)}", "removing damaged files"))
+
+    def _send(self, item: Item, chunk: Chunk) -> None:
+        remote = self.store.layout.part(chunk.sha256) + PART
+        if self._unverified.pop(chunk.sha256, None) == chunk.bytes:  # it arrived when an earlier run ended
+            self._progress.skip(chunk.bytes)
+            return
+        with _piece(item, chunk) as path:
+            told = _Told(self._progress, chunk.bytes)
+            self.persistently(partial(self.device.push, path, remote, told.share))
+            told.share(1.0)
+        self.sent.bytes += chunk.bytes
+        self.sent.chunks += 1
+
+    def _verify(self, item: Item, chunk: Chunk) -> None:
+        """In the background: until the piece is on the device as it is here, under its own name."""
+        part = self.store.layout.part(chunk.sha256)
+        place = part if len(item.chunks) > 1 else f"{self.new}/{item.path}"
+        moving = partial(
+            self.store.run, _moving(part, place, chunk.sha256, item.executable), "hashing", _hash_s(chunk.bytes)
+        )
+        for attempt in range(ATTEMPTS):
+            said = self.persistently(moving)
+            if said.split()[:1] == ["good"]:
+                if len(item.chunks) == 1:
+                    self._progress.item_done(item.path)
+                return
+            if attempt + 1 < ATTEMPTS:
+                self._say(f"{item.path}: what arrived is not what was sent ({said.strip()}): it is sent again")
+                self.sent.again += 1
+                with _piece(item, chunk) as path:
+                    self.persistently(partial(self.device.push, path, part + PART))
+        self._refuse(item, chunk, said)
+
+    def _refuse(self, item: Item, chunk: Chunk, said: str) -> None:
+        arrived = next((int(word) for word in said.split()[1:2] if word.isdigit()), None)
+        full = arrived is not None and arrived < chunk.bytes
+        raise DeviceError(
+            "the device keeps less than it was sent, and says nothing: it is full" if full
+            else "what arrives on the device is not what was sent, again and again",
+            where=f"{self.device.serial}: {item.path}", expected=f"{chunk.bytes} bytes, SHA-256 {chunk.sha256}",
+            found=said.strip(),
+            fix="make room on the device and run the same command again: what arrived is kept" if full
+            else "try another cable or port; if the file is being written now, wait until it is done",
+        )  # fmt: skip
+
+    def _join(self, item: Item) -> None:
+        destination = f"{self.new}/{item.path}"
+        self._uses.subtract(chunk.sha256 for chunk in item.chunks)
+        parts = [self.store.layout.part(chunk.sha256) for chunk in item.chunks]
+        done_with = sorted({self.store.layout.part(c.sha256) for c in item.chunks if self._uses[c.sha256] <= 0})
+        joined, whole = quoted([destination + PART]), quoted([destination])
+        script = f"""
+if [ ! -f {whole} ]; then
+  cat {quoted(parts)} > {joined} || {{ rm -f {joined}; exit 1; }}
+  mv -f {joined} {whole}
+fi
+rm -f {quoted(done_with)}
+"""
+        self.persistently(partial(self.store.run, script, f"joining {item.path} on the device", _hash_s(item.bytes)))
+        self._progress.item_done(item.path)
+
+
+class _Told:
+    """Shares of a piece become bytes of the whole; what is sent again does not count again."""
+
+    def __init__(self, progress: Progress, size: int) -> None:
+        self._progress, self._size, self._done = progress, size, 0
+
+    def share(self, share: float) -> None:
+        done = int(share * self._size)
+        if done > self._done:
+            self._progress.advance(done - self._done)
+            self._done = done
+
+
+def _moving(part: str, place: str, sha256: str, executable: bool) -> str:
+    """Hash what arrived and rename it; or, where that was done before the link was cut, look at what it became."""
+    mode = f"chmod 755 {quoted([place])}\n" if executable else ""
+    return f"""
+p={quoted([part + PART])}
+d={quoted([place])}
+if [ ! -f "$p" ]; then p=$d; fi
+if [ ! -f "$p" ]; then echo "bad 0 bytes"; exit 0; fi
+h=$(sha256sum < "$p")
+h=${{h%% *}}
+if [ "$h" = {sha256} ]; then
+  if [ "$p" != "$d" ]; then mv -f "$p" "$d"; fi
+  {mode}echo good
+else
+  echo "bad $(stat -c %s "$p") bytes, SHA-256 $h"
+  rm -f "$p"
+fi
+"""
+
+
+@contextlib.contextmanager
+def _piece(item: Item, chunk: Chunk) -> Iterator[Path]:
+    """A piece as a file: the file itself, where it is all of it."""
+    if len(item.chunks) == 1:
+        yield item.source
+        return
+    with tempfile.TemporaryDirectory(prefix="hvdc-deploy-") as folder:
+        path = Path(folder) / "piece"
+        with item.source.open("rb") as source, path.open("wb") as file:
+            source.seek(chunk.offset)
+            left = chunk.bytes
+            while left and (data := source.read(min(left, 1 << 20))):
+                file.write(data)
+                left -= len(data)
+        yield path
+
+
+def _batches(items: tuple[Item, ...]) -> Iterator[list[Item]]:
+    batch: list[Item] = []
+    size = 0
+    for item in items:
+        if batch and (size + item.bytes > BATCH_BYTES or len(batch) >= 200):
+            yield batch
+            batch, size = [], 0
+        batch.append(item)
+        size += item.bytes
+    if batch:
+        yield batch
+
+
+def _hash_s(size: int) -> float:
+    return 60.0 + size / SLOWEST_HASH_BYTES_S

@@ -1,0 +1,66 @@
+"""Artifacts to deploy: small, quickly made, with programs for a phone that are scripts, or for this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, Runtime, RuntimeFile
+from tests.commands import Result, hvdc
+
+SELFTEST = {"arch": 79, "contexts": 6, "vtcm_bytes": 8 << 20, "failed": 0,
+            "checks": [{"name": "vector: sums", "state": "ok", "why": "", "meaning": ""}]}  # fmt: skip
+BENCH = {"series": [{"what": "block", "engine": "npu"}], "gpu": "a GPU"}
+
+
+def script(text: str) -> bytes:
+    return f"#!/bin/sh\n{text}\n".encode()
+
+
+PROGRAMS = {
+    "hvdc_runner": script("echo 'usage: hvdc_runner ARTIFACT'"),
+    "hvdc_check": script("echo '0 OK '"),
+    "hvdc_selftest": script(f"echo '{json.dumps(SELFTEST)}'"),
+    "hvdc_bench": script(f"echo '{json.dumps(BENCH)}'"),
+}
+"""What a phone's programs say where all is well: the peer executes scripts as it would the programs."""
+
+
+def with_runtime(artifact: Path, programs: dict[str, bytes] | None = None, *, skels: bool = True) -> Path:
+    """Give an artifact a runtime for an Android phone whose programs are these scripts."""
+    folder = artifact / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    files = {SOURCES_NAME: b"none"}
+    mine = {f"android-arm64-{name}": data for name, data in (PROGRAMS if programs is None else programs).items()}
+    dsp = {f"hexagon-{arch}-libhvdc_skel.so": arch.encode() for arch in ("v73", "v75", "v79", "v81")} if skels else {}
+    files |= mine | dsp
+    entries = {name: RuntimeFile(name=name, bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in files.items()}
+    builds = [Build(target="android-arm64", machine="aarch64", compiler="none", programs=tuple(entries[n] for n in mine))]
+    if dsp:
+        builds.append(Build(target="hexagon", machine="hexagon", compiler="none", programs=tuple(entries[n] for n in dsp)))
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+        (folder / name).chmod(0o755)
+    runtime = Runtime(hvdc="0", sources_sha256="0" * 64, sources=entries[SOURCES_NAME], builds=tuple(builds))
+    (folder / LIST_NAME).write_text(runtime.model_dump_json())
+    return artifact
+
+
+def files_of(version: Path) -> dict[str, bytes]:
+    """Path -> bytes of everything in a folder that plays a version on a phone."""
+    return {p.relative_to(version).as_posix(): p.read_bytes() for p in sorted(version.rglob("*")) if p.is_file()}
+
+
+def deployed(*arguments: object) -> Result:
+    """``hvdc deploy``; whatever it says is meant for people."""
+    done = hvdc("deploy", *arguments)
+    assert "Traceback" not in done.err, done.err
+    assert "unexpected" not in done.err, done.err
+    return done
+
+
+Edit = Callable[[Path], object]
