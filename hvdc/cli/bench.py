@@ -7,19 +7,24 @@ from pathlib import Path
 
 import click
 
+from hvdc.cli.device_options import open_device, server_options
 from hvdc.cli.output import out, print_json, progress_for, table
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
+from hvdc.deploy.layout import TARGET, Layout, checked_target
 from hvdc.errors import UsageError
 from hvdc.measure.bench import Benched, BenchRequest, require_steady
-from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_host
+from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_device, measure_host
 
 
 @click.command()
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--host", is_flag=True, help="Measure this machine, with the runtime built for it.")
+@click.option("--device", "serial", metavar="SERIAL", help="Measure this phone, on which the artifact was deployed.")
+@server_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The rate table to write, TOML.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
-@click.option("--name", help="Of the table.  [default: the output's]")
+@click.option("--name", help="What the artifact is called on the device.  [default: the artifact's name]")
+@click.option("--to", "target", default=TARGET, show_default=True, metavar="DIR", help="The folder on the device.")
 @click.option("--engine", type=click.Choice(("both", "npu", "gpu")), default="both", show_default=True,
               help="What to measure. A table that places a cut needs both.")  # fmt: skip
 @click.option("--warm-up", type=click.IntRange(0, 1000), default=1, show_default=True,
@@ -45,9 +50,14 @@ from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_host
 def command(
     artifact: Path,
     host: bool,
+    serial: str | None,
+    adb: Path | None,
+    adb_host: str | None,
+    adb_port: int | None,
     output: Path | None,
     force: bool,
     name: str | None,
+    target: str,
     engine: str,
     warm_up: int,
     repeat: int,
@@ -68,17 +78,26 @@ def command(
 
     Each engine alone, then both at once; of both experts; after a warm-up, repeatedly. Temperatures and clocks before
     and after stand in the table. A run whose times differ too much is not called steady, and not written.
+    With --device the programs and the artifact are those that `hvdc deploy` put there.
 
     \b
     Examples:
       hvdc bench dcm.hvdc --host -o host.toml
+      hvdc bench dcm.hvdc --device R5CX1234567 --repeat 20 --rest-s 600 --cooling "fan, screen off" -o s25.toml
       hvdc bench dcm.hvdc --host --repeat 20 --rest-s 120 --cooling "fan on, plugged in" -o host.toml
       hvdc plan cut --rates host.toml
     """
-    if not host:
-        raise UsageError("what is to be measured?", fix="give --host")
+    if host == (serial is not None):
+        raise UsageError(
+            "which machine is to be measured?", found="both" if host else "none", fix="give --host, or --device SERIAL"
+        )
+    if host:
+        of_device = given("adb", "adb_host", "adb_port", "name", "target")
+        refuse_without_effect(of_device, "this machine is measured", "--device SERIAL")
+    else:
+        refuse_without_effect(given("decode_with"), "a device decodes with the artifact's binaries", "--host")
     if output is None:
-        refuse_without_effect(given("name", "force", "keep_unsteady"), "no table is written", "give -o")
+        refuse_without_effect(given("force", "keep_unsteady"), "no table is written", "give -o")
     if no_decode:
         refuse_without_effect(given("decode_repeat", "decode_with"), "nothing is decoded", "leave out --no-decode")
     if engine == "npu":
@@ -104,17 +123,15 @@ def command(
         rest_s=rest_s,
     )
     silent = quiet or as_json
-    decoder = None if no_decode or engine == "gpu" else decode_with
-    measured = measure_host(
-        artifact,
-        request,
-        decoder,
-        output,
-        name,
-        force=force,
-        progress=progress_for(quiet=silent),
-        say=say_for(quiet=silent),
-    )
+    decodes, progress, say = not no_decode and engine != "gpu", progress_for(quiet=silent), say_for(quiet=silent)
+    if host:
+        decoder = decode_with if decodes else None
+        measured = measure_host(artifact, request, decoder, output, force=force, progress=progress, say=say)
+    else:
+        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, serial)
+        measured = measure_device(
+            artifact, request, device, layout, name, output, decode=decodes, force=force, progress=progress, say=say
+        )
     if not as_json:
         _print(measured.benched, measured)
     if output is None or not keep_unsteady:

@@ -31,6 +31,19 @@ def device_options(command: Command) -> Command:
     return _SERIAL(adb_options(command))
 
 
+def server_options(command: Command) -> Command:
+    """``--adb``, ``--adb-host``, ``--adb-port``: of commands whose ``--host`` is this machine."""
+    for option in reversed(
+        (
+            _ADB[0],
+            click.option("--adb-host", metavar="NAME", help="Where adb's server runs.  [default: here]"),
+            click.option("--adb-port", type=click.IntRange(1, 65535), help="Its port.  [default: 5037]"),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def open_device(adb: Path | None, host: str | None, port: int | None, serial: str | None) -> AdbDevice:
     """The device that is meant. Raises DeviceError."""
     return Adb(find_adb(adb), host=host, port=port).device(serial)

@@ -10,9 +10,13 @@ from typing import Any
 
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import open_artifact
+from hvdc.deploy.adb import AdbDevice
+from hvdc.deploy.deploy import SUFFIX
+from hvdc.deploy.layout import Layout, checked_name
 from hvdc.errors import UsageError
 from hvdc.measure.bench import Benched, BenchRequest, bench
 from hvdc.measure.host_decode import with_host_decode
+from hvdc.measure.phone import deployed_place
 from hvdc.measure.places import HostPlace
 from hvdc.measure.rate_table import rate_table
 from hvdc.pipeline.cache import cache_folder
@@ -58,8 +62,8 @@ class Measured:
 
 
 def measure_host(
-    path: Path, request: BenchRequest, decoder: str | None, output: Path | None, name: str | None, *, force: bool,
-    progress: Progress, say: Callable[[str], None],
+    path: Path, request: BenchRequest, decoder: str | None, output: Path | None, *, force: bool, progress: Progress,
+    say: Callable[[str], None],
 ) -> Measured:  # fmt: skip
     """On this machine. ``decoder``: of `HOST_DECODERS`; None: nothing is decoded.
 
@@ -79,7 +83,27 @@ def measure_host(
         benched = bench(request, place, progress, say)
         if has_decoder and decoder != "emulator":
             benched = with_host_decode(benched, artifact, place, progress, say)
-    return Measured(benched, rate_table(benched, manifest, table_name(output, name)), output)
+    return Measured(benched, rate_table(benched, manifest, table_name(output)), output)
+
+
+def measure_device(
+    path: Path, request: BenchRequest, device: AdbDevice, layout: Layout, name: str | None, output: Path | None, *,
+    decode: bool, force: bool, progress: Progress, say: Callable[[str], None],
+) -> Measured:  # fmt: skip
+    """On a device, with the programs of the artifact that was deployed there.
+
+    Raises as `measure_host`; DeviceError: the artifact is not on the device, or the device is lost.
+    """
+    check_table_path(output, force=force)
+    with open_artifact(path) as artifact:
+        manifest = artifact.manifest
+        check_measurable(manifest, request, path)
+    place = deployed_place(device, layout, name or default_name(path), manifest.model_sha256)
+    has_binaries = manifest.decoder is not None and bool(manifest.decoder.binaries)
+    if decode and has_binaries:
+        request = replace(request, qnn_libraries=place.libraries)
+    benched = bench(request, place, progress, say)
+    return Measured(benched, rate_table(benched, manifest, table_name(output)), output)
 
 
 def check_table_path(output: Path | None, *, force: bool) -> None:
@@ -102,6 +126,11 @@ def check_measurable(manifest: Manifest, request: BenchRequest, path: Path) -> N
         )  # fmt: skip
 
 
-def table_name(output: Path | None, name: str | None) -> str:
-    """As given, or the output's."""
-    return name or (output.stem if output is not None else "") or "measured"
+def table_name(output: Path | None) -> str:
+    """The output's."""
+    return (output.stem if output is not None else "") or "measured"
+
+
+def default_name(artifact: Path) -> str:
+    """What `hvdc deploy` calls an artifact on a device unless it is told."""
+    return checked_name(artifact.resolve().name.removesuffix(SUFFIX))

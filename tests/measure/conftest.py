@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests import calibrations
+from tests.adb_peer.fixtures import adb_program, adb_server, device, peer, plugged
+
+__all__ = ["adb_program", "adb_server", "device", "peer", "plugged"]
 
 
 @pytest.fixture(scope="session")
