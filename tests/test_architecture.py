@@ -29,6 +29,7 @@ MAY_IMPORT = {
         "hvdc.errors",
         "hvdc.pipeline",
         "hvdc.plan",
+        "hvdc.progress",
         "hvdc.targets",
     },
     "hvdc/doctor": {"hvdc.doctor", "hvdc.pipeline", "hvdc.deploy", "device_runtime", "exporters"},

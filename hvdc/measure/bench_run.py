@@ -98,11 +98,11 @@ def measure_device(
     with open_artifact(path) as artifact:
         manifest = artifact.manifest
         check_measurable(manifest, request, path)
-    place = deployed_place(device, layout, name or default_name(path), manifest.model_sha256)
+    deployed = deployed_place(device, layout, name or default_name(path), manifest.model_sha256)
     has_binaries = manifest.decoder is not None and bool(manifest.decoder.binaries)
     if decode and has_binaries:
-        request = replace(request, qnn_libraries=place.libraries)
-    benched = bench(request, place, progress, say)
+        request = replace(request, qnn_libraries=deployed.libraries)
+    benched = bench(request, deployed.place, progress, say)
     return Measured(benched, rate_table(benched, manifest, table_name(output)), output)
 
 

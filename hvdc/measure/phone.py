@@ -3,39 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from hvdc.deploy.adb import AdbDevice
+from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError, LinkError
 from hvdc.deploy.layout import QNN, Layout
 from hvdc.deploy.smoke import Programs
 from hvdc.deploy.store import Store
-from hvdc.measure.places import Ended, ProgramError, watched
+from hvdc.measure.places import Ended, Lines, ProgramError, watched
+from hvdc.progress import Progress
 
-_LOST_STATUS = 255
-"""Of adb's client where the link was cut, or the program's own: no program of the runtime has it."""
+PROBE = "probe"
+"""The folder below the target folder in which programs lie while `hvdc probe` runs."""
 
 
 class DevicePlace:
-    """The version in use of a deployment. Its programs are its own, and so is the artifact that they measure."""
+    """A device with the runtime's programs. ``path``: of a program there. ``folder``: of the artifact that they
+    measure, ``""`` for none. ``skels``: of libraries that the DSP loads."""
 
-    def __init__(self, device: AdbDevice, facts: DeviceFacts, layout: Layout, programs: Programs) -> None:
-        self.device, self.facts, self._layout, self._programs = device, facts, layout, programs
+    def __init__(
+        self, device: AdbDevice, facts: DeviceFacts, layout: Layout, path: Callable[[str], str], folder: str, skels: str
+    ) -> None:
+        self.device, self.facts, self.skels = device, facts, skels
+        self._layout, self._path, self._folder = layout, path, folder
 
     @property
     def what(self) -> str:
         return self.facts.text()
-
-    @property
-    def libraries(self) -> str:
-        """The folder of QNN's libraries that travelled with it."""
-        return f"{self._programs.folder}/{QNN}"
-
-    @property
-    def skels(self) -> str:
-        """The folder of libraries that the DSP loads."""
-        return self._programs.runtime
 
     def script(self, text: str) -> str:
         try:
@@ -45,18 +42,20 @@ class DevicePlace:
         except DeviceError:
             return ""
 
-    def run(self, program: str, arguments: Sequence[object], seen: Callable[[str], bool]) -> Ended:
+    def run(
+        self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
+    ) -> Ended:
         if not self.device.passes_status:
             raise ProgramError(
                 "the device's shell does not say how a program ended", where=self.device.state.model or "the device",
                 expected="Android 7 or newer",
             )  # fmt: skip
-        with self.device.stream(self._programs.path(program), *arguments) as process:
+        with self.device.stream(self._path(program), *arguments) as process:
             if process.stdin is not None:
                 process.stdin.close()
                 process.stdin = None
-            ended = watched(process, program, seen)
-        if ended.status != 0 and not ended.out and not self.device.is_there():
+            ended = watched(process, program, seen, lines)
+        if not ended.out and not self.device.is_there():  # whatever the status is: adb has said 0 for a cut link
             raise LinkError(
                 f"the device was lost while {program} ran", where=self.device.state.model or "the device",
                 found=ended.log[-1] if ended.log else f"status {ended.status}",
@@ -65,7 +64,7 @@ class DevicePlace:
         return ended
 
     def artifact(self) -> str:
-        return self._programs.artifact
+        return self._folder
 
     def kernel_cache(self) -> str | None:
         folder = f"{self._layout.target}/kernels"
@@ -75,8 +74,16 @@ class DevicePlace:
         return None
 
 
-def deployed_place(device: AdbDevice, layout: Layout, name: str, model_sha256: str | None) -> DevicePlace:
-    """The deployment of a name. ``model_sha256``: of the artifact that it must be; None: any.
+@dataclass(frozen=True)
+class Deployed:
+    """``libraries``: the folder of QNN's that travelled with it."""
+
+    place: DevicePlace
+    libraries: str
+
+
+def deployed_place(device: AdbDevice, layout: Layout, name: str, model_sha256: str | None) -> Deployed:
+    """The version in use of a deployment, whose programs are its own. ``model_sha256``: what it must be; None: any.
 
     Raises DeviceError: nothing of this name is in use there, or it is another artifact.
     """
@@ -99,4 +106,35 @@ def deployed_place(device: AdbDevice, layout: Layout, name: str, model_sha256: s
     if not facts["target"]:
         raise DeviceError("what is on the device has no programs", where=f"{where}, {name}", fix="hvdc deploy ARTIFACT")
     programs = Programs(device, layout.current(name), facts["target"])
-    return DevicePlace(device, read_facts(device, layout.target), layout, programs)
+    place = DevicePlace(
+        device, read_facts(device, layout.target), layout, programs.path, programs.artifact, programs.runtime
+    )
+    return Deployed(place, f"{programs.folder}/{QNN}")
+
+
+@contextlib.contextmanager
+def pushed_place(
+    device: AdbDevice, layout: Layout, facts: DeviceFacts, files: Sequence[Path], progress: Progress
+) -> Iterator[DevicePlace]:
+    """Programs and libraries of the runtime in a folder below the target folder, which goes with the block.
+
+    Raises DeviceError: the folder is somebody else's, or has no room.
+    """
+    store, folder = Store(device, layout), f"{layout.target}/{PROBE}"
+    store.prepare()
+    store.run(f"rm -rf {quoted([folder])}\nmkdir {quoted([folder])}", "making a folder on the device")
+    progress.start("sending", sum(file.stat().st_size for file in files), len(files))
+    try:
+        for file in files:
+            device.push(file, f"{folder}/{file.name}")
+            progress.advance(file.stat().st_size)
+            progress.item_done(file.name)
+        names = quoted([file.name for file in files])
+        store.run(f"cd {quoted([folder])}\nchmod 755 {names}", "making programs executable")
+    finally:
+        progress.finish()
+    try:
+        yield DevicePlace(device, facts, layout, lambda program: f"{folder}/{program}", "", folder)
+    finally:
+        with contextlib.suppress(DeviceError):
+            device.script(f"rm -rf {quoted([folder])}", timeout_s=30)

@@ -7,7 +7,6 @@ import os
 import selectors
 import signal
 import subprocess
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from hvdc.pipeline.runtime_kept import Runtime
 SILENCE_S = 1800.0
 """Longer than decoding a video takes on a phone that is hot."""
 KEPT_BYTES = 1 << 20
+Lines = Callable[[str], None]
 LOG_LINES = 200
 
 
@@ -51,8 +51,11 @@ class Place(Protocol):
     def script(self, text: str) -> str:
         """What lines of a POSIX shell print, ``""`` if they cannot be run in seconds. Raises for a lost device only."""
 
-    def run(self, program: str, arguments: Sequence[object], seen: Callable[[str], bool]) -> Ended:
-        """Run a program to its end. ``seen`` gets each line of standard error and says whether it took it.
+    def run(
+        self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
+    ) -> Ended:
+        """Run a program to its end. ``seen`` gets each line of standard error and says whether it took it; ``lines``
+        gets those of standard output when they come, which are then not kept.
 
         Raises ProgramError: it cannot be started, says nothing for `SILENCE_S`, or talks without end.
         """
@@ -81,7 +84,9 @@ class HostPlace:
             return done.stdout.decode("utf-8", "replace")
         return ""
 
-    def run(self, program: str, arguments: Sequence[object], seen: Callable[[str], bool]) -> Ended:
+    def run(
+        self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
+    ) -> Ended:
         path = self._runtime.folder / program
         try:
             process = subprocess.Popen(
@@ -91,7 +96,7 @@ class HostPlace:
         except OSError as error:
             fix = "hvdc runtime build makes it anew"
             raise ProgramError(f"{program} cannot be started", where=str(path), found=str(error), fix=fix) from error
-        return watched(process, program, seen)
+        return watched(process, program, seen, lines)
 
     def artifact(self) -> str:
         return "" if self._artifact is None else str(self._artifact.absolute())
@@ -101,36 +106,43 @@ class HostPlace:
 
 
 def watched(
-    process: subprocess.Popen[bytes], program: str, seen: Callable[[str], bool], silence_s: float = SILENCE_S
-) -> Ended:
+    process: subprocess.Popen[bytes], program: str, seen: Callable[[str], bool], lines: Lines | None = None,
+    silence_s: float = SILENCE_S,
+) -> Ended:  # fmt: skip
     """Read what a program says until it ends; it does not outlive this call. Raises ProgramError."""
-    out, rest, log = bytearray(), b"", deque[str](maxlen=LOG_LINES)
+    out, log = bytearray(), deque[str](maxlen=LOG_LINES)
+    rest = {"out": b"", "err": b""}
+
+    def take(name: str, part: bytes) -> None:
+        if name == "out" and lines is None:
+            out.extend(part)
+            return
+        *whole, rest[name] = (rest[name] + part).split(b"\n")
+        for line in (one.decode("utf-8", "replace").rstrip("\r") for one in whole):
+            if name == "out" and lines is not None:
+                lines(line)
+            elif not seen(line):
+                log.append(line[:2000])
+
     try:
         with selectors.DefaultSelector() as waiting:
             for name, pipe in (("out", process.stdout), ("err", process.stderr)):
                 if pipe is not None:
                     waiting.register(pipe, selectors.EVENT_READ, name)
-            end_s = time.monotonic() + silence_s
             while waiting.get_map():
-                ready = waiting.select(max(0.0, end_s - time.monotonic()))
+                ready = waiting.select(silence_s)
                 if not ready:
                     raise ProgramError(f"{program} says nothing", found=f"silence for {silence_s:g} s", log=tuple(log))
                 for key, _ in ready:
                     part = os.read(key.fd, 1 << 16)
                     if not part:
                         waiting.unregister(key.fileobj)
-                    elif key.data == "out":
-                        out += part
-                    else:
-                        *lines, rest = (rest + part).split(b"\n")
-                        for line in (one.decode("utf-8", "replace").rstrip("\r") for one in lines):
-                            if not seen(line):
-                                log.append(line[:2000])
-                        end_s = time.monotonic() + silence_s
-                if len(out) > KEPT_BYTES or len(rest) > KEPT_BYTES:
+                    take(key.data, part)
+                if max(len(out), *map(len, rest.values())) > KEPT_BYTES:
                     raise ProgramError(f"{program} talks without end", expected=f"at most {KEPT_BYTES:,} bytes")
-        if rest:
-            log.append(rest.decode("utf-8", "replace")[:2000])
+        for name, left in rest.items():
+            if left:
+                take(name, b"\n")
         return Ended(process.wait(), bytes(out), tuple(log))
     finally:
         _end(process)
