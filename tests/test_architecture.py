@@ -32,7 +32,15 @@ MAY_IMPORT = {
         "hvdc.progress",
         "hvdc.targets",
     },
-    "hvdc/doctor": {"hvdc.doctor", "hvdc.pipeline", "hvdc.deploy", "device_runtime", "exporters"},
+    "hvdc/doctor": {
+        "hvdc.doctor",
+        "hvdc.deploy",
+        "hvdc.errors",
+        "hvdc.measure",
+        "hvdc.pipeline",
+        "device_runtime",
+        "exporters",
+    },
     "hvdc/cli": {"hvdc"},
 }
 """Room -> the modules of this project that it may import (with all below them)."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import threading
+import time
 from collections.abc import Iterator
 
 from hvdc.deploy.adb import Adb
@@ -15,6 +19,7 @@ from hvdc.doctor.check import Check, Probe
 from hvdc.doctor.private import shortened
 
 _NEEDED_FOR = "hvdc deploy, and bench, probe and run on a phone"
+NEW_SERVER_S = 1.0
 PHONE_S = 3.0
 """For what one phone is asked; all are asked at once."""
 
@@ -36,9 +41,38 @@ def _adb() -> Iterator[Check]:
         yield Check("adb", "missing", _text(error), _NEEDED_FOR, error.fix)
         return
     yield Check("adb", "ok", program.text())
-    adb = Adb(program)
+    adb, was_running = Adb(program), _server_runs()
     try:
-        devices = adb.devices()
+        yield from _phones(adb, was_running)
+    finally:
+        if not was_running:  # whoever only asks leaves no server behind
+            with contextlib.suppress(DeviceError):
+                adb.run("kill-server", timeout_s=PHONE_S)
+
+
+def _server_runs() -> bool:
+    """Whether somebody listens where adb's client looks for its server. One at another place is somebody's own."""
+    if os.environ.get("ADB_SERVER_SOCKET") or os.environ.get("ANDROID_ADB_SERVER_ADDRESS"):
+        return True
+    port = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+    try:
+        with socket.create_connection(("127.0.0.1", int(port) if port.isdigit() else 5037), timeout=1):
+            return True
+    except (OSError, OverflowError):
+        return False
+
+
+def _listed(adb: Adb, was_running: bool) -> list[DeviceState]:
+    """A server that has just been started finds its devices only after a while."""
+    end_s = time.monotonic() + (0.0 if was_running else NEW_SERVER_S)
+    while not (devices := adb.devices()) and time.monotonic() < end_s:
+        time.sleep(0.1)
+    return devices
+
+
+def _phones(adb: Adb, was_running: bool) -> Iterator[Check]:
+    try:
+        devices = _listed(adb, was_running)
     except DeviceError as error:
         yield Check("phones", "unknown", _text(error), _NEEDED_FOR, error.fix)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,13 @@ import pytest
 from hvdc.doctor.here import foreign_owners, foreign_places
 from hvdc.doctor.private import without_names
 from tests.commands import ROOT, environment, hvdc
+
+
+@pytest.fixture(autouse=True)
+def _own_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No report of these tests sees a phone of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
 
 
 def test_this_machine_can_compile() -> None:

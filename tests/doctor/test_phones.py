@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,3 +90,27 @@ def test_no_adb_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     found = asked()
     assert (found["adb"].status, list(found)) == ("missing", ["adb"])
     assert "apt-get install adb" in found["adb"].fix
+
+
+def test_no_server_is_left_that_was_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    for name in ("ADB_SERVER_SOCKET", "ANDROID_ADB_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(port))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert not phones._server_runs()
+    if asked()["adb"].status != "ok":
+        pytest.skip("there is no adb")
+    end_s = time.monotonic() + 10
+    while phones._server_runs() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    assert not phones._server_runs()
+
+
+def test_a_server_that_was_there_stays(peer: Peer) -> None:
+    assert phones._server_runs()
+    asked()
+    assert phones._server_runs()
+    assert asked()[f"phone {shortened(peer.serial)}"].status == "ok"
