@@ -43,6 +43,14 @@ class Costs:
     tensor_block_s: tuple[float, ...] | None = None
     decode_solo_s: float | None = None
 
+    def decode_when_alone(self) -> float:
+        """Seconds of a decode where the GPU is idle. Raises UsageError where that is not known."""
+        if self.decode_solo_s is None:
+            raise UsageError(
+                "the rate table has no solo time of the decoder", fix="measure a decode while the GPU is idle"
+            )
+        return self.decode_solo_s
+
 
 def uniform(value_s: float, executions: int) -> tuple[float, ...]:
     """The same seconds for every execution."""

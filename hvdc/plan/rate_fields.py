@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Engine = Literal["gpu", "npu"]
 Source = Annotated[str, Field(min_length=10)]
 """Who says so: a sentence with its place, or how, where and when it was measured."""
-Positive = Annotated[float, Field(gt=0, strict=True)]
-Size = Annotated[int, Field(ge=1, strict=True)]
+Positive = Annotated[float, Field(gt=0, le=1e9, strict=True)]
+NotNegative = Annotated[float, Field(ge=0, le=1e9, strict=True)]
+Size = Annotated[int, Field(ge=1, le=1 << 31, strict=True)]
+Few = Annotated[int, Field(ge=1, le=1000, strict=True)]
+"""Steps, or blocks of one: what a plan holds a number for each of, their product."""
 
 FORMS = ("value", "per_block", "per_step", "per_execution")
 
@@ -34,7 +37,7 @@ class Rate(Fields):
 class Duration(Fields):
     """Seconds, or 0 where there is nothing to do, and who says so."""
 
-    value: Annotated[float, Field(ge=0)]
+    value: NotNegative
     source: Source
 
 
@@ -120,7 +123,7 @@ class Idle(Fields):
 
     engine: Engine
     cut: Annotated[int, Field(ge=0)]
-    seconds: Annotated[float, Field(ge=0)]
+    seconds: NotNegative
     source: Source
 
 

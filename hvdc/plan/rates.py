@@ -2,7 +2,7 @@
 
 A table is a TOML file. It holds for one target, one model and one clip length, and for the conditions that it names:
 a block takes another time when the other engine works too, or when the device is hot. ``examples/rates`` has some;
-`write_rates` writes what was measured.
+`rates_toml` writes what was measured.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from hvdc.plan.rate_fields import (
     DecodeRates,
     Duration,
     EngineRates,
+    Few,
     Fields,
     Gemm,
     Idle,
@@ -45,8 +46,8 @@ class RateTable(Fields):
     thermal: Annotated[str, Field(min_length=4)]
     frames: Size
     tokens: Size
-    steps: Size
-    layers: Size
+    steps: Few
+    layers: Few
     semantic_steps: Annotated[int, Field(ge=0)] | None = None
     gpu: EngineRates = EngineRates()
     npu: EngineRates = EngineRates()
@@ -94,6 +95,33 @@ class RateTable(Fields):
         rates = (self.gpu.co_run_block_s, self.npu.co_run_block_s)
         return all(rate is None or rate.is_uniform for rate in rates)
 
+    @property
+    def has_co_run_rates(self) -> bool:
+        """Whether a cut can be placed from it."""
+        return not self._missing_co_run_rates()
+
+    def require_co_run_rates(self) -> None:
+        """Raises UsageError, which names them, where rates are not known that place a cut."""
+        if missing := self._missing_co_run_rates():
+            raise UsageError(
+                f"the rate table {self.name!r} does not place a cut: it has no {', '.join(missing)}",
+                fix="measure what blocks and a decode take while both engines work"
+                + (", or give the cut that `hvdc plan cut` finds from its idle times" if self.idle else ""),
+            )
+
+    def _missing_co_run_rates(self) -> list[str]:
+        rates = {
+            "gpu.co_run_block_s": self.gpu.co_run_block_s,
+            "npu.co_run_block_s": self.npu.co_run_block_s,
+            "decode.co_run_s": self.decode.co_run_s,
+        }
+        return [key for key, rate in rates.items() if rate is None]
+
+    @property
+    def has_solo_rates(self) -> bool:
+        """Whether it says what a single video takes on an idle device."""
+        return None not in (self.gpu.solo_block_s, self.npu.solo_block_s, self.decode.solo_s)
+
     def costs(self) -> Costs:
         """What a video costs. A handoff that is not known counts as 0 s.
 
@@ -112,8 +140,9 @@ class RateTable(Fields):
     @property
     def rates(self) -> Rates:
         """The numbers that place a cut; means, where blocks differ. Raises UsageError where one is not known."""
+        self.require_co_run_rates()
         gpu, npu = self._engine(self.gpu), self._engine(self.npu)
-        return Rates(fmean(gpu.when_shared("gpu")), fmean(npu.when_shared("npu")), self._decode_s())
+        return Rates(_mean(gpu.when_shared("gpu")), _mean(npu.when_shared("npu")), self._decode_s())
 
     def reported_value(self, name: str) -> float:
         """A figure that the source states. Raises KeyError."""
@@ -135,11 +164,16 @@ class RateTable(Fields):
         return self.decode.co_run_s.value
 
 
+def _mean(values: tuple[float, ...]) -> float:
+    """Of equal values that value, to the last bit."""
+    return values[0] if min(values) == max(values) else fmean(values)
+
+
 def load_rates(path: Path) -> RateTable:
     """The table in a TOML file. Raises UsageError for one that cannot be read, is not valid or is of no target."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # bad UTF-8, bad TOML, numbers of thousands of digits
         raise UsageError("the rate table cannot be read", where=str(path), found=str(error)) from error
     try:
         table = RateTable.model_validate(values)
@@ -168,7 +202,8 @@ def require_fitting(
 ) -> None:
     """Raises UsageError unless a table was measured on a trajectory of these sizes: a block's time follows from
     its tokens, and the cut counts blocks. What is None is not compared."""
-    measured, asked = (table.tokens, table.steps, table.layers), (tokens, steps, layers)
+    measured: tuple[int, ...] = (table.tokens, table.steps, table.layers)
+    asked: tuple[int, ...] = (tokens, steps, layers)
     shape, fix = "{} tokens, {} steps of {} blocks", "measure a table for this one, or give the cut as a number"
     if frames is not None and table.frames != frames:
         measured, asked = (table.frames, *measured), (frames, *asked)

@@ -131,6 +131,10 @@ def test_a_rate_table_places_the_cut(runnable_artifact: Path, embeds: Path, out:
     (tmp_path / "rates.toml").write_text(table.format(24))
     facts = ran(runnable_artifact, embeds, out, "--rates", tmp_path / "rates.toml", "--no-decode")
     assert (facts["cut"], facts["cut_source"]) == (4, "rates")
+    steps = "per_step = [0.1, 0.1, 1.45, 1.45, 1.45, 1.45]"  # the mean is as before
+    (tmp_path / "steps.toml").write_text(table.format(24).replace("value = 1.0", steps))
+    facts = ran(runnable_artifact, embeds, tmp_path / "steps", "--rates", tmp_path / "steps.toml", "--no-decode")
+    assert (facts["cut"], facts["cut_source"]) == (5, "rates")
     (tmp_path / "rates.toml").write_text(table.format(20280))
     done = run(runnable_artifact, embeds, tmp_path / "other", "--rates", tmp_path / "rates.toml")
     refused(done, tmp_path / "other", "was measured on another model or clip length")

@@ -82,6 +82,9 @@ def test_a_has_idle_times_and_no_co_run_rates() -> None:
     assert a.gpu.co_run_block_s is None
     assert a.npu.co_run_block_s is None
     assert a.decode.co_run_s is None
+    with pytest.raises(UsageError, match="does not place a cut") as caught:
+        _ = a.rates
+    assert "the cut that `hvdc plan cut` finds" in caught.value.fix
 
 
 @pytest.mark.parametrize("name", NAMES[:3])

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hvdc.errors import UsageError
 from hvdc.plan.costs import EngineCosts
 from hvdc.plan.cut import Rates
+from hvdc.plan.rate_fields import BlockRate, EngineRates, Gemm, Idle, Reported
 from hvdc.plan.rates import RateTable, load_rates, rates_toml, require_fitting
 
 TEXT = """
@@ -99,7 +101,7 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
 
 
 @given(
-    st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    st.floats(0, 1e9, exclude_min=True),
     st.lists(st.floats(1e-9, 1e9), min_size=3, max_size=3),
     st.text(st.characters(exclude_categories=("Cs",)), min_size=10),
     st.dates(),
@@ -137,6 +139,8 @@ def test_any_number_and_text_survives_the_file(
         ('source = "nothing is decoded"', "", r"lacks 'decode\.co_run_s\.source'"),
         ("steps = 2", "steps = 0", "'steps' .* equal to 1"),
         ("steps = 2", "steps = 2.0", "'steps' .* integer"),
+        ("steps = 2", "steps = 1000000000", "'steps' .* equal to 1000"),
+        ("value = 13.5", "value = 1e300", r"'gpu\.co_run_block_s\.value' .* equal to 1000000000"),
         ("semantic_steps = 1", "semantic_steps = 3", "semantic_steps is 3, of 2 steps"),
         ("thermal", "warmth", "no key 'warmth'|lacks 'thermal'"),
         ("date = 2026-11-30", 'date = "yesterday"', "'date' .* date"),
@@ -176,20 +180,83 @@ def test_a_missing_file_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("without", "message"),
     [
-        ("gpu", "no co-run rate of the gpu"),
-        ("npu", "no co-run rate of the npu"),
-        ("decode", "no co-run time of the decoder"),
+        ("gpu", r"it has no gpu\.co_run_block_s$"),
+        ("npu", r"it has no npu\.co_run_block_s$"),
+        ("decode", r"it has no decode\.co_run_s$"),
     ],
 )
 def test_what_is_not_known_is_said_where_it_is_needed(without: str, message: str) -> None:
     known = RateTable.model_validate({key: value for key, value in values().items() if key != without})
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError) as caught:
         _ = known.rates
+    assert re.search(message, caught.value.what)
     if without == "decode":
-        with pytest.raises(UsageError, match=message):
+        with pytest.raises(UsageError, match="no co-run time of the decoder"):
             known.costs()
     else:
         assert getattr(known.costs(), without) == EngineCosts(None, None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "9" * 10_000,
+        TEXT.replace("date = 2026-11-30", "date = 2026-13-45"),
+        TEXT + "\n[handoff_s]\nvalue = 1.0\n",
+        "\0",
+    ],
+    ids=["nested", "digits", "date", "twice", "nul"],
+)
+def test_what_is_no_toml_is_said(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        load_rates(table(tmp_path, text))
+
+
+def test_a_folder_and_other_bytes_are_no_table(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
+    for path in (tmp_path, tmp_path / "latin.toml"):
+        with pytest.raises(UsageError, match="cannot be read"):
+            load_rates(path)
+
+
+LINES = TEXT.splitlines()
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, len(LINES) - 1), st.sampled_from([*LINES, "value = -1", "x", "[gpu]", "a.b = 1"]))
+    )
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_exchanged_lines_are_a_table_or_a_sentence(tmp_path: Path, changes: list[tuple[int, str]]) -> None:
+    lines = list(LINES)
+    for at, line in changes:
+        lines[at] = line
+    path = table(tmp_path, "\n".join(lines))
+    read, said = None, ""
+    try:
+        read = load_rates(path)
+    except UsageError as error:
+        said = error.what
+    assert said.count("\n") == 0
+    assert said or (read is not None and load_rates(table(tmp_path, rates_toml(read))) == read)
+
+
+def test_the_mean_of_equal_blocks_is_their_value(tmp_path: Path) -> None:
+    same = f"per_execution = {[13.2745] * 6}"
+    assert load_rates(table(tmp_path, TEXT.replace("value = 13.5", same))).rates.gpu_block_s == 13.2745
+
+
+def test_the_documents_table_is_valid_and_every_key_is_documented(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "RATES.md").read_text("utf-8")
+    example = text.split("```toml\n", 1)[1].split("```", 1)[0]
+    assert load_rates(table(tmp_path, example)).rates == Rates(13.27, pytest.approx(3.2), 267.0)
+    keys = [
+        *RateTable.model_fields,
+        *(k for m in (EngineRates, BlockRate, Gemm, Idle, Reported) for k in m.model_fields),
+    ]
+    assert [key for key in keys if not re.search(rf"\b{key}\b", text)] == []
 
 
 IDLE = {"engine": "gpu", "cut": 2, "seconds": 5.0, "source": "measured today"}
