@@ -39,7 +39,7 @@ GALAXY_S25 = {
 
 PROGRAMS = """
 basename cat chmod cmp cp cut date dd df dirname du echo env false find flock grep head kill ln ls mkdir mktemp mv nproc
-od pgrep printf ps pwd readlink realpath rm rmdir sed setsid sha256sum sleep sort stat sync tail test timeout touch tr
+od pgrep printf ps pwd readlink realpath rm rmdir sed setsid sha256sum sleep sort stat sync tail tee test timeout touch tr
 true uname uniq wc which whoami xargs yes
 """.split()  # noqa: SIM905 - a list of words reads better
 WRITING = ("chmod", "cp", "ln", "mkdir", "mktemp", "mv", "rm", "rmdir", "touch")

@@ -13,7 +13,7 @@ from tests.commands import Result, hvdc
 
 SELFTEST = {"arch": 79, "contexts": 6, "vtcm_bytes": 8 << 20, "failed": 0,
             "checks": [{"name": "vector: sums", "state": "ok", "why": "", "meaning": ""}]}  # fmt: skip
-BENCH = {"series": [{"what": "block", "engine": "npu"}], "gpu": "a GPU"}
+BENCH = {"series": [{"what": "block", "engine": "npu"}], "gpu": {"device": "a GPU"}}
 
 
 def script(text: str) -> bytes:
@@ -38,10 +38,16 @@ def with_runtime(artifact: Path, programs: dict[str, bytes] | None = None, *, sk
     mine = {f"android-arm64-{name}": data for name, data in (PROGRAMS if programs is None else programs).items()}
     dsp = {f"hexagon-{arch}-libhvdc_skel.so": arch.encode() for arch in ("v73", "v75", "v79", "v81")} if skels else {}
     files |= mine | dsp
-    entries = {name: RuntimeFile(name=name, bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in files.items()}
-    builds = [Build(target="android-arm64", machine="aarch64", compiler="none", programs=tuple(entries[n] for n in mine))]
+    entries = {
+        name: RuntimeFile(name=name, bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in files.items()
+    }
+    builds = [
+        Build(target="android-arm64", machine="aarch64", compiler="none", programs=tuple(entries[n] for n in mine))
+    ]
     if dsp:
-        builds.append(Build(target="hexagon", machine="hexagon", compiler="none", programs=tuple(entries[n] for n in dsp)))
+        builds.append(
+            Build(target="hexagon", machine="hexagon", compiler="none", programs=tuple(entries[n] for n in dsp))
+        )
     for name, data in files.items():
         (folder / name).write_bytes(data)
         (folder / name).chmod(0o755)
