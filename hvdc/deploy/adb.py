@@ -158,10 +158,10 @@ class AdbDevice:
         if not found or not status.isdigit():
             if answer.status != 0 or _is_lost(answer):
                 raise self._lost(answer.said)
-            raise DeviceError(
+            raise LinkError(  # adb's status is 0, too, where a link was cut at the wrong moment
                 "the device's shell gives no answer that can be read", where=self.serial,
                 expected="the status of a command", found=_shown(answer.out) or "nothing",
-                fix="unplug it and plug it in again; adb shell should say the same as a terminal on the phone",
+                fix="unplug it and plug it in again; `adb shell` should say the same as a terminal on the phone",
             )  # fmt: skip
         return Answer(int(status), head.removesuffix(b"\r"), answer.err)
 
@@ -212,7 +212,7 @@ class AdbDevice:
             if self.adb.run("-s", self.serial, "get-state", timeout_s=10).text.strip() == "device":
                 return True
             if ":" in self.serial:
-                self.adb.run("connect", self.serial, timeout_s=10)
+                self.adb.run("connect", self.serial, timeout_s=3)
         return False
 
     def wait(self, timeout_s: float, every_s: float = 0.2) -> bool:

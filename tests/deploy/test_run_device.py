@@ -6,7 +6,6 @@ with this machine's OpenCL and the stand-in of FastRPC's library. No phone takes
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from ctypes.util import find_library
@@ -17,7 +16,6 @@ import pytest
 
 from device_runtime.build import why_not
 from tests.adb_peer import Peer
-from tests.cli.runs import needs_gpu
 from tests.commands import Result, hvdc
 from tests.deploy.artifacts import deployed, files_of
 
