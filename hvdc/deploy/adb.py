@@ -158,10 +158,10 @@ class AdbDevice:
         if not found or not status.isdigit():
             if answer.status != 0 or _is_lost(answer):
                 raise self._lost(answer.said)
-            raise DeviceError(
+            raise LinkError(  # adb's status is 0, too, where a link was cut at the wrong moment
                 "the device's shell gives no answer that can be read", where=self.serial,
                 expected="the status of a command", found=_shown(answer.out) or "nothing",
-                fix="unplug it and plug it in again; adb shell should say the same as a terminal on the phone",
+                fix="unplug it and plug it in again; `adb shell` should say the same as a terminal on the phone",
             )  # fmt: skip
         return Answer(int(status), head.removesuffix(b"\r"), answer.err)
 
@@ -209,13 +209,18 @@ class AdbDevice:
     def is_there(self) -> bool:
         """Whether the device can be reached now. A device on the network is connected again."""
         with contextlib.suppress(DeviceError):
-            if self.adb.run("-s", self.serial, "get-state", timeout_s=10).text.strip() == "device":
+            if self._state() == "device":
                 return True
-            if ":" in self.serial:
-                self.adb.run("connect", self.serial, timeout_s=10)
+            if ":" in self.serial:  # "already connected", says the server of one that it has not given up yet
+                self.adb.run("disconnect", self.serial, timeout_s=3)
+                self.adb.run("connect", self.serial, timeout_s=3)
+                return self._state() == "device"
         return False
 
-    def wait(self, timeout_s: float, every_s: float = 0.2) -> bool:
+    def _state(self) -> str:
+        return self.adb.run("-s", self.serial, "get-state", timeout_s=10).text.strip()
+
+    def wait(self, timeout_s: float, every_s: float = 0.04) -> bool:
         """Wait until the device can be reached; False: it could not, for so long."""
         end_s = time.monotonic() + timeout_s
         while not self.is_there():

@@ -36,9 +36,9 @@ class Lock:
                 )  # fmt: skip
             time.sleep(0.5)
 
-    def retake(self) -> None:
-        """After a cut link, unless it still holds."""
-        if self._process is not None and self._process.poll() is not None:
+    def keep(self) -> None:
+        """Take it again, if a cut link has ended it. Raises as `take`; LinkError."""
+        if self.is_kept and (self._process is None or self._process.poll() is not None):
             self.release()
             self.take()
 

@@ -31,6 +31,8 @@ T = TypeVar("T")
 
 WAIT_S = 120.0
 """How long a device that was lost is waited for."""
+LOSSES = 12
+"""How often a device may be lost, and come back, in one piece of work."""
 ATTEMPTS = 4
 """How often a piece may arrive damaged."""
 SLOWEST_HASH_BYTES_S = 8 << 20
@@ -118,19 +120,26 @@ class Pusher:
         self.persistently(lambda: self.store.run(f"mkdir -p {quoted(folders)}", "making folders on the device"))
 
     def persistently(self, work: Callable[[], T]) -> T:
-        """Do it again each time the device was lost and came back. Raises LinkError when it does not come back."""
-        for _ in range(1000):
+        """Do it again each time the device was lost and came back.
+
+        Raises LinkError when it does not come back, or comes back and is lost in the same work again and again.
+        """
+        for attempt in range(LOSSES):
             try:
+                with self._recovering:
+                    self._lock.keep()
                 return work()
             except LinkError as error:
+                if attempt + 1 == LOSSES:
+                    raise
+                time.sleep(min(0.02 * 2**attempt, 2.0))
                 with self._recovering:  # the other thread has lost it too
                     if not self.device.is_there():
                         self._say(f"the device was lost ({error.found}): it is waited for, up to {self._wait_s:g} s")
                     self.sent.losses += 1
                     if not self.device.wait(self._wait_s):
                         raise
-                    self._lock.retake()
-        raise DeviceError("the link is cut again and again", where=self.device.serial, fix="try another cable or port")
+        raise AssertionError
 
     def reuse(self, linked: tuple[tuple[Item, str], ...]) -> None:
         """Files of the same contents, of another version: a link where the file system has them, else a copy."""
@@ -219,7 +228,7 @@ class Pusher:
         part = self.store.layout.part(chunk.sha256)
         place = part if len(item.chunks) > 1 else f"{self.new}/{item.path}"
         moving = partial(
-            self.store.run, _moving(part, place, chunk.sha256, item.executable), "hashing", _hash_s(chunk.bytes)
+            self.store.run, _moving(part, place, chunk.sha256, _mode(item)), "hashing", _hash_s(chunk.bytes)
         )
         for attempt in range(ATTEMPTS):
             said = self.persistently(moving)
@@ -255,6 +264,7 @@ class Pusher:
         script = f"""
 if [ ! -f {whole} ]; then
   cat {quoted(parts)} > {joined} || {{ rm -f {joined}; exit 1; }}
+  chmod {_mode(item)} {joined}
   mv -f {joined} {whole}
 fi
 rm -f {quoted(done_with)}
@@ -276,9 +286,12 @@ class _Told:
             self._done = done
 
 
-def _moving(part: str, place: str, sha256: str, executable: bool) -> str:
+def _mode(item: Item) -> str:
+    return "755" if item.executable else "644"
+
+
+def _moving(part: str, place: str, sha256: str, mode: str) -> str:
     """Hash what arrived and rename it; or, where that was done before the link was cut, look at what it became."""
-    mode = f"chmod 755 {quoted([place])}\n" if executable else ""
     return f"""
 p={quoted([part + PART])}
 d={quoted([place])}
@@ -287,8 +300,9 @@ if [ ! -f "$p" ]; then echo "bad 0 bytes"; exit 0; fi
 h=$(sha256sum < "$p")
 h=${{h%% *}}
 if [ "$h" = {sha256} ]; then
+  chmod {mode} "$p"
   if [ "$p" != "$d" ]; then mv -f "$p" "$d"; fi
-  {mode}echo good
+  echo good
 else
   echo "bad $(stat -c %s "$p") bytes, SHA-256 $h"
   rm -f "$p"

@@ -130,7 +130,8 @@ def _block(programs: Programs, engine: str, layout: Layout) -> Tried:
     blocks = [row for row in report.get("series", ()) if isinstance(row, dict) and row.get("what") == "block"]
     if answer.status != 0 or not blocks:
         return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
-    where = f" on {report['gpu']}" if engine == "gpu" and report.get("gpu") else ""
+    gpu = report.get("gpu")
+    where = f" on {gpu.get('device')}" if engine == "gpu" and isinstance(gpu, dict) else ""
     portable = ", as a portable program on processors" if engine == "npu" else ""
     return Tried(
         name, "ok", f"the artifact's weights were mapped and a block of {TOKENS} tokens executed{where}{portable}"

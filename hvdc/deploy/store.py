@@ -138,7 +138,7 @@ true
     def publish(self, name: str, version: str) -> None:
         """A version that is whole gets its name, and the link `current` leads to it: one rename.
 
-        toybox's ``ln -sfn``, as coreutils', makes a link of another name and renames it; its ``mv -T`` follows the link.
+        toybox's ``ln -sfn``, as coreutils', makes a link of another name and renames it; its ``mv -T`` follows links.
         """
         place = self.layout
         self.run(

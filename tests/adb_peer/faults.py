@@ -14,6 +14,8 @@ class Faults:
 
     full_at_bytes: int | None = None
     """Writes fail for want of space once files hold so many more bytes."""
+    hidden: bool = False
+    """... and asked for its free space, it does not say so."""
     full_in_silence: bool = False
     """... and the device says that all went well, as some do."""
     cut_at_bytes: list[int] = field(default_factory=list)

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,8 +40,8 @@ GALAXY_S25 = {
 
 PROGRAMS = """
 basename cat chmod cmp cp cut date dd df dirname du echo env false find flock grep head kill ln ls mkdir mktemp mv nproc
-od pgrep printf ps pwd readlink realpath rm rmdir sed setsid sha256sum sleep sort stat sync tail test timeout touch tr
-true uname uniq wc which whoami xargs yes
+od pgrep printf ps pwd readlink realpath rm rmdir sed setsid sha256sum sleep sort stat sync tail tee test timeout touch
+tr true uname uniq wc which whoami xargs yes
 """.split()  # noqa: SIM905 - a list of words reads better
 WRITING = ("chmod", "cp", "ln", "mkdir", "mktemp", "mv", "rm", "rmdir", "touch")
 
@@ -63,7 +64,10 @@ class Phone:
 
     def __post_init__(self) -> None:
         self.pushed_bytes = 0
+        self._installed: object = None
         self.commands: list[str] = []
+        self.when_sent: Callable[[str], None] = lambda name: None
+        """Told the name of each file that the host begins to send."""
         for folder in ("data/local/tmp", "system/bin", "vendor/lib64", "sys/devices/soc0", "proc"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         for name, library in self.libraries.items():
@@ -73,11 +77,15 @@ class Phone:
         soc = self.properties.get("ro.soc.model")
         if soc:
             (self.root / "sys/devices/soc0/machine").write_text(f"{soc}\n")
-        total = 11_377_048
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take over facts and switches that have changed."""
         (self.root / "proc/meminfo").write_text(
-            f"MemTotal:       {total} kB\nMemFree:          412345 kB\n"
+            "MemTotal:       11377048 kB\nMemFree:          412345 kB\n"
             f"MemAvailable:   {self.memory_available_bytes >> 10} kB\n"
         )
+        self._installed = None
         self._install()
 
     @property
@@ -119,7 +127,7 @@ class Phone:
         faults = self.faults
         switches = (faults.missing, faults.read_only, faults.clock_off_s, faults.full_at_bytes)
         state = (*switches, self.links_allowed, self.free_bytes)
-        if state == getattr(self, "_installed", None):
+        if state == self._installed:
             return
         self._installed = state
         folder = self.root / "system" / "bin"
@@ -144,7 +152,7 @@ class Phone:
         run = f'exec {" ".join(real)} "$@"'
         if name == "df":
             total_kib, free_kib = 230_000_000, self.free_bytes >> 10
-            left = self.faults.free_bytes()
+            left = None if self.faults.hidden else self.faults.free_bytes()
             free_kib = free_kib if left is None else min(free_kib, left >> 10)
             _script(path, "echo 'Filesystem      1K-blocks     Used Available Use% Mounted on'",
                     f"echo '/dev/block/dm-53 {total_kib} {total_kib - free_kib} {free_kib}  37% /data'")  # fmt: skip

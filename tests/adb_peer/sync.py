@@ -78,6 +78,7 @@ class Sync:
     def _receive(self, request: str) -> None:
         name, _, mode = request.rpartition(",")
         path, faults = self._phone.place(name), self._phone.faults
+        self._phone.when_sent(name)
         why, file = "", None
         try:
             if faults.read_only:

@@ -5,15 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, Runtime, RuntimeFile
+from hvdc.deploy.adb import AdbDevice
+from hvdc.deploy.deploy import Deployed, DeployRequest, deploy
+from hvdc.progress import Silent
+from tests.adb_peer import Peer
+from tests.artifacts import Spec, make_artifact, read_manifest, replace_data, write_manifest
 from tests.commands import Result, hvdc
+
+ADAPTER = "adapters/detail-000.bin"
+STAYS_HERE = {f"{FOLDER}/{LIST_NAME}", f"{FOLDER}/{SOURCES_NAME}"}
 
 SELFTEST = {"arch": 79, "contexts": 6, "vtcm_bytes": 8 << 20, "failed": 0,
             "checks": [{"name": "vector: sums", "state": "ok", "why": "", "meaning": ""}]}  # fmt: skip
-BENCH = {"series": [{"what": "block", "engine": "npu"}], "gpu": "a GPU"}
+BENCH = {"series": [{"what": "block", "engine": "npu"}], "gpu": {"device": "a GPU"}}
 
 
 def script(text: str) -> bytes:
@@ -36,12 +45,18 @@ def with_runtime(artifact: Path, programs: dict[str, bytes] | None = None, *, sk
     folder.mkdir()
     files = {SOURCES_NAME: b"none"}
     mine = {f"android-arm64-{name}": data for name, data in (PROGRAMS if programs is None else programs).items()}
-    dsp = {f"hexagon-{arch}-libhvdc_skel.so": arch.encode() for arch in ("v73", "v75", "v79", "v81")} if skels else {}
+    dsp = {f"hexagon-{arch}-libhvdc_skel.so": arch.encode() for arch in ("v79",)} if skels else {}
     files |= mine | dsp
-    entries = {name: RuntimeFile(name=name, bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in files.items()}
-    builds = [Build(target="android-arm64", machine="aarch64", compiler="none", programs=tuple(entries[n] for n in mine))]
+    entries = {
+        name: RuntimeFile(name=name, bytes=len(d), sha256=hashlib.sha256(d).hexdigest()) for name, d in files.items()
+    }
+    builds = [
+        Build(target="android-arm64", machine="aarch64", compiler="none", programs=tuple(entries[n] for n in mine))
+    ]
     if dsp:
-        builds.append(Build(target="hexagon", machine="hexagon", compiler="none", programs=tuple(entries[n] for n in dsp)))
+        builds.append(
+            Build(target="hexagon", machine="hexagon", compiler="none", programs=tuple(entries[n] for n in dsp))
+        )
     for name, data in files.items():
         (folder / name).write_bytes(data)
         (folder / name).chmod(0o755)
@@ -63,4 +78,40 @@ def deployed(*arguments: object) -> Result:
     return done
 
 
-Edit = Callable[[Path], object]
+def phone_artifact(root: Path, spec: Spec | None = None) -> Path:
+    """A small artifact for a phone with Hexagon V79, with a runtime for it."""
+    make_artifact(root, spec or Spec())
+    manifest = read_manifest(root)
+    target = manifest.target.model_copy(update={"name": "sm8750", "soc": "SM8750", "hexagon_arch": "v79"})
+    write_manifest(root, manifest.model_copy(update={"target": target}))
+    return with_runtime(root)
+
+
+def with_another_adapter(artifact: Path, copy: Path) -> Path:
+    """The same artifact, but for its adapter."""
+    shutil.copytree(artifact, copy)
+    data = bytearray((copy / ADAPTER).read_bytes())
+    data[:8] = bytes(range(8))
+    replace_data(copy, ADAPTER, bytes(data))
+    return copy
+
+
+@dataclass(frozen=True)
+class Onto:
+    """Deploys to a device by the Python interface, without a process and without a smoke test."""
+
+    device: AdbDevice
+    said: list[str] = field(default_factory=list)
+
+    def __call__(self, artifact: Path, **more: Any) -> Deployed:
+        request = {"smoke": False, "wait_s": 5.0, "name": "dcm", **more}
+        return deploy(DeployRequest(artifact=artifact, **request), self.device, Silent(), self.said.append)
+
+
+def whole_version(peer: Peer, artifact: Path, name: str = "dcm") -> None:
+    """What is in use on the phone is this artifact, to the last byte."""
+    version = peer.phone.target / "hvdc" / "artifacts" / name / "current"
+    arrived = files_of(version / "artifact.hvdc")
+    assert arrived == {path: data for path, data in files_of(artifact).items() if path not in STAYS_HERE}
+    listed = (version / "files.txt").read_text().splitlines()
+    assert sorted(line.split()[2] for line in listed) == sorted(f"artifact.hvdc/{path}" for path in arrived)
