@@ -9,6 +9,7 @@ import click
 from hvdc.cli.shared_options import Command
 from hvdc.deploy.adb import Adb, AdbDevice
 from hvdc.deploy.adb_program import find_adb
+from hvdc.deploy.devices import AUTO
 
 _SERIAL = click.option("--serial", metavar="SERIAL", help="Which device.  [default: ANDROID_SERIAL, or the only one]")
 _ADB = (
@@ -42,6 +43,11 @@ def server_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def chosen(serial: str | None) -> str | None:
+    """Of ``--device SERIAL|auto``: None is the only one, or ANDROID_SERIAL's."""
+    return None if serial == AUTO else serial
 
 
 def open_device(adb: Path | None, host: str | None, port: int | None, serial: str | None) -> AdbDevice:

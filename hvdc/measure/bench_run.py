@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import open_artifact
 from hvdc.deploy.adb import AdbDevice
-from hvdc.deploy.deploy import SUFFIX
-from hvdc.deploy.layout import Layout, checked_name
+from hvdc.deploy.layout import Layout
 from hvdc.errors import UsageError
 from hvdc.measure.bench import Benched, BenchRequest, bench
 from hvdc.measure.host_decode import with_host_decode
-from hvdc.measure.phone import deployed_place
+from hvdc.measure.phone import Deployed, deployed_place
 from hvdc.measure.places import HostPlace
 from hvdc.measure.rate_table import rate_table
 from hvdc.pipeline.cache import cache_folder
@@ -73,7 +73,7 @@ def measure_host(
     with open_artifact(path) as artifact:
         manifest = artifact.manifest
         check_measurable(manifest, request, path)
-        has_decoder = decoder is not None and manifest.decoder is not None
+        has_decoder = _has_decoder(manifest, decoder)
         if has_decoder and decoder == "emulator":
             from hvdc.pipeline.run_decoders import InStream
 
@@ -98,10 +98,9 @@ def measure_device(
     with open_artifact(path) as artifact:
         manifest = artifact.manifest
         check_measurable(manifest, request, path)
-    deployed = deployed_place(device, layout, name or default_name(path), manifest.model_sha256)
-    has_binaries = manifest.decoder is not None and bool(manifest.decoder.binaries)
-    if decode and has_binaries:
-        request = replace(request, qnn_libraries=deployed.libraries)
+    deployed = deployed_place(device, layout, path, name)
+    if decode and manifest.decoder is not None:
+        request = replace(request, qnn_libraries=_libraries(manifest.decoder, deployed, say))
     benched = bench(request, deployed.place, progress, say)
     return Measured(benched, rate_table(benched, manifest, table_name(output)), output)
 
@@ -131,6 +130,16 @@ def table_name(output: Path | None) -> str:
     return (output.stem if output is not None else "") or "measured"
 
 
-def default_name(artifact: Path) -> str:
-    """What `hvdc deploy` calls an artifact on a device unless it is told."""
-    return checked_name(artifact.resolve().name.removesuffix(SUFFIX))
+def _has_decoder(manifest: Manifest, decoder: str | None) -> bool:
+    return decoder is not None and manifest.decoder is not None
+
+
+def _libraries(decoder: Decoder, deployed: Deployed, say: Callable[[str], None]) -> str | None:
+    """Those with which the device decodes; None, with a note, where it cannot."""
+    if not decoder.binaries:
+        say("the decoder is not measured: the artifact has no binaries of it for a phone")
+    elif deployed.libraries is None:
+        say("the decoder is not measured: it was deployed without QAIRT's libraries (hvdc deploy --qairt DIR)")
+    else:
+        return deployed.libraries
+    return None

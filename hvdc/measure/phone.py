@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hvdc.artifact.manifest import INDEX_NAME
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError, LinkError
 from hvdc.deploy.layout import QNN, Layout
+from hvdc.deploy.remote_run import deployed_version
 from hvdc.deploy.smoke import Programs
 from hvdc.deploy.store import Store
 from hvdc.measure.places import Ended, Lines, ProgramError, watched
@@ -76,40 +78,26 @@ class DevicePlace:
 
 @dataclass(frozen=True)
 class Deployed:
-    """``libraries``: the folder of QNN's that travelled with it."""
+    """``libraries``: the folder of QNN's that travelled with it; None: none did."""
 
     place: DevicePlace
-    libraries: str
+    libraries: str | None
 
 
-def deployed_place(device: AdbDevice, layout: Layout, name: str, model_sha256: str | None) -> Deployed:
-    """The version in use of a deployment, whose programs are its own. ``model_sha256``: what it must be; None: any.
+def deployed_place(device: AdbDevice, layout: Layout, artifact: Path, name: str | None) -> Deployed:
+    """The version of this very artifact that is on the device. ``name`` None: under any name.
 
-    Raises DeviceError: nothing of this name is in use there, or it is another artifact.
+    Raises DeviceError: it is not there, or has no programs.
     """
-    where = f"{device.state.model or 'the device'}: {layout.target}"
-    found = Store(device, layout).look()
-    held = next((one for one in found.versions if one.name == name and one.is_current), None)
-    if held is None:
-        names = ", ".join(sorted({one.name for one in found.versions if one.is_current}))
-        raise DeviceError(
-            "the artifact is not on the device", where=where, expected=f"{name}, in use",
-            found=names or "nothing", fix="hvdc deploy ARTIFACT, or give --name or --to",
-        )  # fmt: skip
-    facts = held.facts()
-    if model_sha256 is not None and facts["model"] != model_sha256:
-        raise DeviceError(
-            "another artifact is on the device under this name", where=f"{where}, {name}",
-            expected=f"model {model_sha256[:16]}", found=f"model {facts['model'][:16] or 'unknown'}",
-            fix="hvdc deploy ARTIFACT, or give --name",
-        )  # fmt: skip
-    if not facts["target"]:
-        raise DeviceError("what is on the device has no programs", where=f"{where}, {name}", fix="hvdc deploy ARTIFACT")
-    programs = Programs(device, layout.current(name), facts["target"])
-    place = DevicePlace(
-        device, read_facts(device, layout.target), layout, programs.path, programs.artifact, programs.runtime
-    )
-    return Deployed(place, f"{programs.folder}/{QNN}")
+    held = deployed_version(Store(device, layout), (artifact / INDEX_NAME).read_bytes(), name)
+    target = held.facts()["target"]
+    if not target:
+        raise DeviceError("what is on the device has no programs", where=held.name, fix="hvdc deploy ARTIFACT")
+    programs = Programs(device, layout.version(held.name, held.version), target)
+    facts = read_facts(device, layout.target)
+    place = DevicePlace(device, facts, layout, programs.path, programs.artifact, programs.runtime)
+    has_qnn = any(path.startswith(f"{QNN}/") for path in held.files)
+    return Deployed(place, f"{programs.folder}/{QNN}" if has_qnn else None)
 
 
 @contextlib.contextmanager

@@ -32,16 +32,15 @@ from hvdc.plan.rate_fields import (
     Reported,
     Size,
 )
-from hvdc.targets import load_target
 
 
 class RateTable(Fields):
     """What `load_rates` reads. ``tokens`` are those of a step; ``semantic_steps`` is κ: the steps before the expert
-    switch. ``thermal`` is how the device was cooled and powered. A key that is absent is not known."""
+    switch. ``target`` may be one that `hvdc probe` described. ``thermal`` is how the device was cooled and powered. A key that is absent is not known."""
 
     name: Annotated[str, Field(min_length=1)]
     device: Annotated[str, Field(min_length=1)]
-    target: str
+    target: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$")]
     date: datetime.date | None = None
     thermal: Annotated[str, Field(min_length=4)]
     frames: Size
@@ -170,17 +169,15 @@ def _mean(values: tuple[float, ...]) -> float:
 
 
 def load_rates(path: Path) -> RateTable:
-    """The table in a TOML file. Raises UsageError for one that cannot be read, is not valid or is of no target."""
+    """The table in a TOML file. Raises UsageError for one that cannot be read or is not valid."""
     try:
         values = tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # bad UTF-8, bad TOML, numbers of thousands of digits
         raise UsageError("the rate table cannot be read", where=str(path), found=str(error)) from error
     try:
-        table = RateTable.model_validate(values)
+        return RateTable.model_validate(values)
     except ValidationError as error:
         raise _as_usage_error(path, error) from error
-    load_target(table.target)
-    return table
 
 
 def rates_toml(table: RateTable) -> str:

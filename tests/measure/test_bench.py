@@ -256,3 +256,29 @@ def test_this_machine_is_measured(
         assert engine.co_run_block_s is not None
     assert "this machine" in rates.device
     assert hvdc("plan", "cut", "--rates", table).status == 0
+
+
+def test_an_artifact_of_ones_own_target_has_rates(bench: Callable[..., Result], table: Path) -> None:
+    """A target that only `hvdc probe` knows."""
+    done = bench(report(TOKENS))
+    assert done.status == 0, done.err
+    table.write_text(table.read_text().replace('target = "sm8750"', 'target = "sm8650"'))
+    assert hvdc("plan", "cut", "--rates", table).status == 0
+
+
+def test_the_emulators_decoder_is_the_runtimes(
+    bench: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its libraries reach the program, which decodes on the x86 emulator."""
+
+    class Emulator:
+        def __init__(self, artifact: object) -> None:
+            self.libraries = Path("/qnn/libraries")
+
+    monkeypatch.setattr("hvdc.measure.bench_run._has_decoder", lambda manifest, decoder: decoder is not None)
+    monkeypatch.setattr("hvdc.pipeline.run_decoders.InStream", Emulator)
+    done = bench(report(TOKENS), "--decode-with", "emulator", "--decode-repeat", 2)
+    assert done.status == 0, done.err
+    found = words(tmp_path)
+    assert found[found.index("--qnn-libraries") + 1] == "/qnn/libraries"
+    assert found[found.index("--decode-repeat") + 1] == "2"

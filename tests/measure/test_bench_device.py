@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
+from hvdc.artifact.reader import open_artifact
 from hvdc.plan.rates import load_rates
 from tests.adb_peer.faults import Faults
 from tests.adb_peer.peer import Peer
 from tests.commands import Result, hvdc
 from tests.deploy.artifacts import PROGRAMS, script, with_runtime
+from tests.device_runtime.qnn_stand_in import add_binaries
 from tests.device_runtime.runs import why_no_gpu
 from tests.measure.programs import events, report, series
 
@@ -71,7 +73,7 @@ def test_a_phones_rates_place_a_cut(phone: Callable[..., Peer], artifact: Path, 
     assert peer.serial not in table.read_text()
     assert "before: hottest 41.5 °C (gpuss-0); after " in rates.thermal
     words = (peer.phone.target / KEPT).read_text().splitlines()
-    assert words[0].endswith("/hvdc/artifacts/a/current/artifact.hvdc")
+    assert words[0].endswith("/artifact.hvdc")
     assert words[words.index("--repeat") + 1] == "7"
     assert words[words.index("--kernel-cache") + 1].endswith("/data/local/tmp/hvdc/kernels")
     assert "--qnn-libraries" not in words, "there is no decoder"
@@ -108,12 +110,12 @@ def test_what_was_not_deployed_is_not_measured(
     empty = plugged()
     done = bench(artifact, empty)
     assert done.status == 5
-    assert "the artifact is not on the device" in done.err
+    assert "this artifact is not on the device" in done.err
     assert "hvdc deploy" in done.err
     other = Path(shutil.copytree(tiny_artifact, tmp_path / "other" / "a.hvdc"))
     done = bench(other, phone(bench_program(report(TOKENS))), "--engine", "npu")
     assert done.status == 5
-    assert "another artifact is on the device under this name" in done.err
+    assert "this artifact is not on the device" in done.err
 
 
 def test_an_old_shell_is_refused(phone: Callable[..., Peer], artifact: Path) -> None:
@@ -180,3 +182,39 @@ def test_one_real_path(
     assert "NPU engine: portable" in rates.device
     if engine == "both":
         assert hvdc("plan", "cut", "--rates", table).status == 0
+
+
+@pytest.mark.parametrize("has_libraries", [False, True])
+def test_the_decoder_needs_what_was_deployed_for_it(
+    plugged: Callable[..., Peer], runnable_artifact: Path, tmp_path: Path, table: Path, has_libraries: bool
+) -> None:
+    """Binaries of the decoder in the artifact, and QAIRT's libraries beside it on the phone."""
+    artifact = Path(shutil.copytree(runnable_artifact, tmp_path / "b.hvdc"))
+    add_binaries(artifact)
+    with open_artifact(artifact) as opened:
+        tokens = opened.manifest.video.tokens
+    answer = report(tokens)
+    if has_libraries:
+        answer["decoder"] = "QNN of a test"
+        answer["series"] += [series("npu", "decode", beside, None, 200.0) for beside in ("nothing", "gpu")]
+    with_runtime(artifact, PROGRAMS | {"hvdc_bench": bench_program(answer)})
+    peer = plugged()
+    assert hvdc("deploy", artifact, "--serial", peer.serial, "--no-run", "-q", "--force").status == 0
+    if has_libraries:
+        held = next((peer.phone.target / "hvdc/artifacts/b").glob("*/files.txt"))
+        (held.parent / "qnn").mkdir()
+        (held.parent / "qnn/libQnnHtp.so").write_bytes(b"")
+        held.write_text(held.read_text() + f"{'0' * 64} 0 qnn/libQnnHtp.so\n")
+    done = bench(artifact, peer, "-o", table)
+    assert done.status == 0, done.err
+    words = (peer.phone.target / KEPT).read_text().splitlines()
+    decode = load_rates(table).decode
+    if has_libraries:
+        assert words[words.index("--qnn-libraries") + 1].endswith("/qnn")
+        assert decode.co_run_s is not None
+        assert decode.co_run_s.value == 200.0
+    else:
+        assert "--qnn-libraries" not in words
+        assert "hvdc deploy --qairt DIR" in done.err
+        assert decode.co_run_s is None
+        assert hvdc("plan", "cut", "--rates", table).status == 2, "a cut needs what a decode takes"
