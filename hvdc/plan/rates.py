@@ -36,7 +36,8 @@ from hvdc.plan.rate_fields import (
 
 class RateTable(Fields):
     """What `load_rates` reads. ``tokens`` are those of a step; ``semantic_steps`` is κ: the steps before the expert
-    switch. ``target`` may be one that `hvdc probe` described. ``thermal`` is how the device was cooled and powered. A key that is absent is not known."""
+    switch. ``target`` may be one that `hvdc probe` described. ``thermal`` is how the device was cooled and powered. A
+    key that is absent is not known."""
 
     name: Annotated[str, Field(min_length=1)]
     device: Annotated[str, Field(min_length=1)]
