@@ -22,7 +22,8 @@ const char BENCH_HELP[] =
     "  --repeat N            blocks of each expert that are counted, 1 to 1000 (5)\n"
     "  --threads N           threads of the NPU's engine and of the CPU; one for each processor\n"
     "  --npu auto|dsp|portable\n"
-    "                        where the NPU's engine is: on the DSP of a Snapdragon, or on processors (auto: on the DSP\n"
+    "                        where the NPU's engine is: on the DSP of a Snapdragon, or on processors (auto: on the "
+    "DSP\n"
     "                        on Android, else on processors)\n"
     "  --npu-sums fast|exact how its GEMMs add (fast)\n"
     "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so)\n"
@@ -71,10 +72,8 @@ static const struct count COUNTS[] = {
 };
 
 static const struct text TEXTS[] = {
-    {"--platform", offsetof(bench_options, platform)},
-    {"--device", offsetof(bench_options, device)},
-    {"--kernel-cache", offsetof(bench_options, kernel_cache)},
-    {"--fastrpc", offsetof(bench_options, fastrpc)},
+    {"--platform", offsetof(bench_options, platform)},           {"--device", offsetof(bench_options, device)},
+    {"--kernel-cache", offsetof(bench_options, kernel_cache)},   {"--fastrpc", offsetof(bench_options, fastrpc)},
     {"--qnn-libraries", offsetof(bench_options, qnn_libraries)},
 };
 
@@ -91,8 +90,8 @@ static bool on_a_dsp(const char *place, bool *dsp) {
 static int take(bench_options *o, const char *name, const char *value) {
     for (size_t i = 0; i < sizeof COUNTS / sizeof *COUNTS; i++)
         if (strcmp(name, COUNTS[i].name) == 0)
-            return value != NULL && count_of(value, COUNTS[i].least, COUNTS[i].most,
-                                             (uint32_t *)(void *)((char *)o + COUNTS[i].at));
+            return value != NULL &&
+                   count_of(value, COUNTS[i].least, COUNTS[i].most, (uint32_t *)(void *)((char *)o + COUNTS[i].at));
     for (size_t i = 0; i < sizeof TEXTS / sizeof *TEXTS; i++)
         if (strcmp(name, TEXTS[i].name) == 0) {
             *(const char **)(void *)((char *)o + TEXTS[i].at) = value;
@@ -123,8 +122,7 @@ static bool is_flag(bench_options *o, const char *name) {
 }
 
 bool bench_options_parse(int argc, char *const *argv, bench_options *o, hvdc_failure *failure) {
-    *o = (bench_options){
-        .npu = true, .gpu = true, .warm_up = 1, .repeat = 5, .decode_repeat = 1, .spread_limit = 0.1};
+    *o = (bench_options){.npu = true, .gpu = true, .warm_up = 1, .repeat = 5, .decode_repeat = 1, .spread_limit = 0.1};
     (void)on_a_dsp("auto", &o->dsp);
     for (int i = 1; i < argc; i++) {
         if (is_flag(o, argv[i])) continue;

@@ -11,7 +11,8 @@
 void bench_progress_say(bench_progress *progress, const char *what) {
     const uint32_t done = atomic_fetch_add(&progress->done, 1u) + 1u;
     if (progress->on)
-        (void)fprintf(stderr, "{\"event\": \"measured\", \"what\": \"%s\", \"done\": %" PRIu32 ", \"total\": %" PRIu32 "}\n",
+        (void)fprintf(stderr,
+                      "{\"event\": \"measured\", \"what\": \"%s\", \"done\": %" PRIu32 ", \"total\": %" PRIu32 "}\n",
                       what, done, progress->total);
 }
 

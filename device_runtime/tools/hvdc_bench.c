@@ -36,7 +36,7 @@ typedef struct bench {
     bench_engine measured[2];
     bench_series projection[HVDC_TIMED_EXPERTS]; /* of a prompt's embeddings, on the CPU */
     bench_decoder *decoder;
-    bench_series decode[2];   /* alone, beside the GPU's blocks */
+    bench_series decode[2]; /* alone, beside the GPU's blocks */
     bench_progress progress;
     char npu[96]; /* what the NPU's engine runs on */
     bool steady;
@@ -78,11 +78,8 @@ static bool open_npu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
     char folder[4096];
     if (snprintf(folder, sizeof folder, "%s/%s", o->artifact, HVDC_RUNTIME_NAME) >= (int)sizeof folder)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the artifact's path is too long for the DSP");
-    const hvdc_dsp_options dsp = {.library = o->fastrpc,
-                                  .skel_folder = folder,
-                                  .vtcm_bytes = o->vtcm_kib << 10,
-                                  .sums = o->sums,
-                                  .grid = *grid};
+    const hvdc_dsp_options dsp = {
+        .library = o->fastrpc, .skel_folder = folder, .vtcm_bytes = o->vtcm_kib << 10, .sums = o->sums, .grid = *grid};
     if (!hvdc_dsp_open(&b->weights, &dsp, &b->engines[NPU], failure)) return false;
     const hvdc_dsp_description *d = hvdc_dsp_describe_engine(b->engines[NPU]);
     (void)snprintf(b->npu, sizeof b->npu, "Hexagon v%" PRIu32 ", %" PRIu32 " vector contexts, %" PRIu32 " KiB of VTCM",
@@ -110,9 +107,8 @@ static bool open_all(bench *b, hvdc_failure *failure) {
     if (!hvdc_grid_resolve(b->artifact, &asked, &grid, failure)) return false;
     b->trajectory.tokens = hvdc_grid_tokens(&grid);
     return hvdc_pool_open(o->threads, &b->pool, failure) &&
-           hvdc_host_open(&b->weights, &grid, b->pool, &b->host, failure) &&
-           (!o->npu || open_npu(b, &grid, failure)) && (!o->gpu || open_gpu(b, &grid, failure)) &&
-           bench_decoder_open(b->artifact, o, &b->decoder, failure);
+           hvdc_host_open(&b->weights, &grid, b->pool, &b->host, failure) && (!o->npu || open_npu(b, &grid, failure)) &&
+           (!o->gpu || open_gpu(b, &grid, failure)) && bench_decoder_open(b->artifact, o, &b->decoder, failure);
 }
 
 static void close_all(bench *b) {
@@ -159,8 +155,7 @@ static bool decode(bench *b, hvdc_failure *failure) {
         return false;
     if (b->engines[GPU] == NULL) return true;
     bench_beside *beside;
-    if (!bench_series_open(&b->decode[1], repeat, failure) ||
-        !bench_beside_begin(&b->measured[GPU], &beside, failure))
+    if (!bench_series_open(&b->decode[1], repeat, failure) || !bench_beside_begin(&b->measured[GPU], &beside, failure))
         return false;
     const bool decoded = bench_decode(b->decoder, &b->decode[1], repeat, &b->progress, failure);
     hvdc_failure unheard;
@@ -206,11 +201,11 @@ static void put_one(bench *b, const char *engine, const char *what, const char *
     const double median = bench_median_s(series), spread = bench_spread(series);
     if (spread > b->options.spread_limit) b->steady = false;
     if (b->options.json)
-        (void)printf("%s\n  {\"engine\": \"%s\", \"what\": \"%s\", \"beside\": \"%s\", \"expert\": %s%s%s, \"count\": "
-                     "%" PRIu32 ", \"min_s\": %.9g, \"median_s\": %.9g, \"max_s\": %.9g, \"spread\": %.6g}",
-                     *first ? "" : ",", engine, what, beside, expert == NULL ? "" : "\"",
-                     expert == NULL ? "null" : expert, expert == NULL ? "" : "\"", series->count, least, median, most,
-                     spread);
+        (void)printf(
+            "%s\n  {\"engine\": \"%s\", \"what\": \"%s\", \"beside\": \"%s\", \"expert\": %s%s%s, \"count\": "
+            "%" PRIu32 ", \"min_s\": %.9g, \"median_s\": %.9g, \"max_s\": %.9g, \"spread\": %.6g}",
+            *first ? "" : ",", engine, what, beside, expert == NULL ? "" : "\"", expert == NULL ? "null" : expert,
+            expert == NULL ? "" : "\"", series->count, least, median, most, spread);
     else
         (void)printf("%-4s %-15s %-8s %-8s %12.6f %12.6f %12.6f %7.1f %%\n", engine, what, beside,
                      expert == NULL ? "-" : expert, least, median, most, 100.0 * spread);

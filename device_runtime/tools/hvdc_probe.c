@@ -303,8 +303,8 @@ static bool try_region(prober *p, uint64_t bytes) {
     const bool affordable = is_affordable(bytes, hvdc_memory_available_bytes(), &failure);
     const bool made = affordable && p->kind->create("hvdc:probe", bytes, &memory, &failure);
     const bool seen = made && gpu_sees(p, &memory, false, &failure);
-    const bool mapped = seen && (p->dsp == NULL ||
-                                 hvdc_dsp_mapper_map(p->dsp, memory.data, memory.fd, memory.bytes, &failure));
+    const bool mapped =
+        seen && (p->dsp == NULL || hvdc_dsp_mapper_map(p->dsp, memory.data, memory.fd, memory.bytes, &failure));
     if (mapped && p->dsp != NULL) (void)hvdc_dsp_mapper_unmap(p->dsp, &unheard);
     if (made) p->kind->close(&memory);
     begin("region");
@@ -346,7 +346,8 @@ static void fill(prober *p, const char *what, uint64_t each, uint32_t most) {
     if (held == NULL) return;
     for (bool good = true; good && count < most;) {
         if (count % 16u == 0u || each > MIB) trying(what, (count + 1u) * each);
-        good = is_affordable((count + 1u) * each, available, &failure) && p->kind->create("hvdc:probe", each, &held[count], &failure);
+        good = is_affordable((count + 1u) * each, available, &failure) &&
+               p->kind->create("hvdc:probe", each, &held[count], &failure);
         if (!good) break;
         good = gpu_sees(p, &held[count], true, &failure) &&
                (p->dsp == NULL ||

@@ -76,16 +76,14 @@ static void host_writes(const probe *p, uint32_t seed) {
 static bool device_reads(const probe *p, uint32_t seed) {
     uint32_t expected[PROBE_WORDS], found[PROBE_WORDS];
     pattern(seed, expected);
-    return copy_page(p, true) &&
-           hvdc_device_read(p->device, p->own.memory, 0, found, sizeof found, NULL) &&
+    return copy_page(p, true) && hvdc_device_read(p->device, p->own.memory, 0, found, sizeof found, NULL) &&
            memcmp(expected, found, sizeof found) == 0;
 }
 
 static bool device_writes(const probe *p, uint32_t seed) {
     uint32_t words[PROBE_WORDS];
     pattern(seed, words);
-    return hvdc_device_write(p->device, p->own.memory, 0, words, sizeof words, NULL) &&
-           copy_page(p, false);
+    return hvdc_device_write(p->device, p->own.memory, 0, words, sizeof words, NULL) && copy_page(p, false);
 }
 
 static bool host_reads(const probe *p, uint32_t seed) {

@@ -27,8 +27,8 @@ static bool greet(hvdc_dsp_mapper *m, hvdc_dsp_description *description, hvdc_fa
     return true;
 }
 
-bool hvdc_dsp_mapper_open(const hvdc_dsp_options *options, hvdc_dsp_mapper **mapper,
-                          hvdc_dsp_description *description, hvdc_failure *failure) {
+bool hvdc_dsp_mapper_open(const hvdc_dsp_options *options, hvdc_dsp_mapper **mapper, hvdc_dsp_description *description,
+                          hvdc_failure *failure) {
     const hvdc_dsp_options defaults = {.library = NULL};
     hvdc_dsp_mapper *m = calloc(1, sizeof *m);
     *mapper = NULL;

@@ -59,8 +59,8 @@ bool hvdc_dsp_check(const hvdc_dsp_options *options, char report[HVDC_DSP_REPORT
  * with a sentence; what is mapped goes with the session. */
 typedef struct hvdc_dsp_mapper hvdc_dsp_mapper;
 
-bool hvdc_dsp_mapper_open(const hvdc_dsp_options *options, hvdc_dsp_mapper **mapper,
-                          hvdc_dsp_description *description, hvdc_failure *failure);
+bool hvdc_dsp_mapper_open(const hvdc_dsp_options *options, hvdc_dsp_mapper **mapper, hvdc_dsp_description *description,
+                          hvdc_failure *failure);
 void hvdc_dsp_mapper_close(hvdc_dsp_mapper *mapper);
 
 /* Memory of this process by its descriptor, for reading and writing. */
