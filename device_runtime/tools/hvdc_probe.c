@@ -26,6 +26,7 @@
 #define SMALL_BYTES (UINT64_C(64) << 10) /* of a mapping that is only counted */
 #define PAGE_BYTES (UINT64_C(64) << 10)  /* whole pages, whatever their size */
 #define DEVICES_MAX 16
+#define KINDS_MAX 8u
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
 
@@ -209,29 +210,29 @@ static void open_gpu(prober *p) {
     try_dots(p->gpu, 0);
 }
 
-static void try_import(prober *p) {
-    hvdc_memory page;
-    hvdc_failure failure = {.message = ""};
+/* One kind's handle is an AHardwareBuffer. */
+static hvdc_gpu_probe probe_of(const prober *p, const hvdc_memory *memory) {
+    const bool is_hardware_buffer = strcmp(p->kind->name, "AHardwareBuffer") == 0;
+    return (hvdc_gpu_probe){.data = memory->data,
+                            .bytes = memory->bytes,
+                            .fd = memory->fd,
+                            .hardware_buffer = is_hardware_buffer ? memory->handle : NULL};
+}
+
+/* The first way by which the GPU imports this memory; NULL for none, with the reason. */
+static const char *way_of(prober *p, const hvdc_memory *memory, hvdc_failure *failure) {
+    const hvdc_gpu_probe given = probe_of(p, memory);
     enum hvdc_gpu_import way = HVDC_GPU_IMPORT_COPY;
-    if (p->gpu == NULL) return;
-    trying("import", PAGE_BYTES);
-    bool good = p->kind->create("hvdc:probe", PAGE_BYTES, &page, &failure);
-    if (good) {
-        const hvdc_gpu_probe memory = {.data = page.data, .bytes = page.bytes, .fd = page.fd};
-        good = hvdc_gpu_prober_import(p->gpu, &memory, &way, &failure);
-        p->kind->close(&page);
-    }
-    p->imports = good && way != HVDC_GPU_IMPORT_COPY;
-    begin("import");
-    text("kind", p->kind->name);
-    text("way", hvdc_gpu_import_name(way));
-    yes_no("shares", p->imports);
-    text("why", good ? "" : failure.message);
-    end();
+    if (p->gpu == NULL) return NULL;
+    p->imports = hvdc_gpu_prober_import(p->gpu, &given, &way, failure) && way != HVDC_GPU_IMPORT_COPY;
+    if (p->imports) return hvdc_gpu_import_name(way);
+    if (failure->message[0] == 0)
+        (void)hvdc_fail(failure, HVDC_FAILURE_DEVICE, "by no way does the GPU read what is written, and the reverse");
+    return NULL;
 }
 
 static bool gpu_sees(prober *p, const hvdc_memory *memory, bool keep, hvdc_failure *failure) {
-    const hvdc_gpu_probe given = {.data = memory->data, .bytes = memory->bytes, .fd = memory->fd};
+    const hvdc_gpu_probe given = probe_of(p, memory);
     if (!p->imports) return true;
     return keep ? hvdc_gpu_prober_keep(p->gpu, &given, failure) : hvdc_gpu_prober_check(p->gpu, &given, failure);
 }
@@ -240,17 +241,25 @@ static void gpu_drops(prober *p) {
     if (p->gpu != NULL) hvdc_gpu_prober_drop(p->gpu);
 }
 static bool gpu_imports(const prober *p) { return p->imports; }
+static bool has_gpu(const prober *p) { return p->gpu != NULL; }
 static void close_gpu(prober *p) { hvdc_gpu_prober_close(p->gpu); }
 #else
 static void look_at_gpus(const probe_options *o) { (void)o; }
 static void open_gpu(prober *p) { (void)p; }
-static void try_import(prober *p) { (void)p; }
+static const char *way_of(prober *p, const hvdc_memory *memory, hvdc_failure *failure) {
+    (void)p, (void)memory, (void)failure;
+    return NULL;
+}
 static bool gpu_sees(prober *p, const hvdc_memory *memory, bool keep, hvdc_failure *failure) {
     (void)p, (void)memory, (void)keep, (void)failure;
     return true;
 }
 static void gpu_drops(prober *p) { (void)p; }
 static bool gpu_imports(const prober *p) {
+    (void)p;
+    return false;
+}
+static bool has_gpu(const prober *p) {
     (void)p;
     return false;
 }
@@ -275,19 +284,68 @@ static void open_dsp(prober *p) {
     end();
 }
 
-static bool choose_kind(prober *p) {
-    hvdc_failure failure = {.message = ""};
-    for (const hvdc_memory_kind *const *kind = hvdc_memory_kinds(); *kind != NULL; kind++) {
+/* Kinds whose two mappings are the same memory: of the CPU alone. */
+static uint32_t try_kinds(const hvdc_memory_kind *works[KINDS_MAX]) {
+    uint32_t count = 0;
+    for (const hvdc_memory_kind *const *kind = hvdc_memory_kinds(); *kind != NULL && count < KINDS_MAX; kind++) {
+        hvdc_failure failure = {.message = ""};
         trying((*kind)->name, PAGE_BYTES);
-        const bool works = hvdc_memory_probe(*kind, &failure);
-        if (works && p->kind == NULL) p->kind = *kind;
+        const bool good = hvdc_memory_probe(*kind, &failure);
+        if (good) works[count++] = *kind;
         begin("kind");
         text("name", (*kind)->name);
-        yes_no("works", works);
-        text("why", works ? "" : failure.message);
+        yes_no("works", good);
+        text("why", good ? "" : failure.message);
         end();
     }
-    return p->kind != NULL;
+    return count;
+}
+
+/* Whether p->kind is memory that every engine that there is takes. */
+static bool try_sharing(prober *p) {
+    hvdc_memory page;
+    hvdc_failure failure = {.message = ""}, unheard;
+    const char *way = NULL;
+    bool mapped = false;
+    trying("sharing", PAGE_BYTES);
+    const bool made = p->kind->create("hvdc:probe", PAGE_BYTES, &page, &failure);
+    if (made) {
+        way = way_of(p, &page, &failure);
+        mapped = p->dsp != NULL && hvdc_dsp_mapper_map(p->dsp, page.data, page.fd, page.bytes, &failure);
+        if (mapped) (void)hvdc_dsp_mapper_unmap(p->dsp, &unheard);
+        p->kind->close(&page);
+    }
+    const bool shares = made && (way != NULL || !has_gpu(p)) && (mapped || p->dsp == NULL);
+    begin("sharing");
+    text("kind", p->kind->name);
+    text("way", way != NULL ? way : "copy");
+    yes_no("gpu", way != NULL);
+    yes_no("dsp", mapped);
+    yes_no("shares", shares);
+    text("why", failure.message);
+    end();
+    return shares;
+}
+
+/* The first kind that all engines share, else the first that works, as if it were the only one. */
+static bool choose_kind(prober *p) {
+    const hvdc_memory_kind *works[KINDS_MAX];
+    const uint32_t count = try_kinds(works);
+    uint32_t chosen = count;
+    for (uint32_t i = 0; i < count; i++) {
+        p->kind = works[i];
+        if (try_sharing(p) && chosen == count) chosen = i;
+    }
+    if (count == 0u) return false;
+    chosen = chosen == count ? 0u : chosen;
+    if (p->kind != works[chosen]) {
+        p->kind = works[chosen];
+        (void)try_sharing(p); /* the way of importing is that of the last kind that was tried */
+    }
+    begin("chosen");
+    text("kind", p->kind->name);
+    end();
+    return true;
 }
 
 /* A quarter of what there is stays everybody else's. */
@@ -382,9 +440,8 @@ static void fill(prober *p, const char *what, uint64_t each, uint32_t most) {
 static void probe(prober *p) {
     say_memory();
     open_gpu(p);
-    if (!choose_kind(p)) return;
-    try_import(p);
     open_dsp(p);
+    if (!choose_kind(p)) return;
     const uint64_t largest = try_regions(p);
     fill(p, "count", SMALL_BYTES, p->options.mappings);
     const uint64_t each = largest < 128u * MIB ? largest : 128u * MIB;

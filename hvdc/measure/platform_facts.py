@@ -30,6 +30,23 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Sharing:
+    """Which engines take a kind of memory. ``way``: how the GPU imports it, ``copy`` in none. ``shares``: every engine
+    that there is takes it."""
+
+    way: str
+    gpu: bool
+    dsp: bool
+    shares: bool
+    why: str
+
+    def text(self) -> str:
+        """For a source."""
+        parts = [f"GPU by {self.way}" if self.gpu else "not the GPU", "DSP" if self.dsp else "not the DSP"]
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
 class Mappings:
     """Regions that were mapped at once. ``refused``: one more was not; else nobody asked for more."""
 
@@ -76,8 +93,10 @@ class PlatformFacts:
         self.no_gpu = ""
         self.kinds: dict[str, str] = {}
         """Kind of shared memory -> why it does not work; ``""``: it does."""
-        self.import_way: str | None = None
-        """How the GPU imports the first kind that works; ``"copy"``: in no way."""
+        self.sharing: dict[str, Sharing] = {}
+        """Kind of shared memory that works -> which engines take it."""
+        self.kind: str | None = None
+        """With which all else was tried: the first that all engines share, else the first that works."""
         self.dsp: DspFacts | None = None
         self.no_dsp = ""
         self.regions: list[Region] = []
@@ -89,9 +108,9 @@ class PlatformFacts:
         self._facts = 0
 
     @property
-    def kind(self) -> str | None:
-        """The kind of shared memory that all else was tried with."""
-        return next((name for name, why in self.kinds.items() if not why), None)
+    def chosen(self) -> Sharing | None:
+        """Of the kind that all else was tried with."""
+        return None if self.kind is None else self.sharing.get(self.kind)
 
     @property
     def largest(self) -> Region | None:
@@ -148,8 +167,11 @@ class PlatformFacts:
             self.no_gpu = _text(said, "why")
         elif fact == "kind":
             self.kinds[_text(said, "name")] = "" if _flag(said, "works") else _text(said, "why") or "it does not work"
-        elif fact == "import":
-            self.import_way = _text(said, "way") if _flag(said, "shares") else "copy"
+        elif fact == "sharing":
+            gpu, dsp, shares = (_flag(said, name) for name in ("gpu", "dsp", "shares"))
+            self.sharing[_text(said, "kind")] = Sharing(_text(said, "way"), gpu, dsp, shares, _text(said, "why"))
+        elif fact == "chosen":
+            self.kind = _text(said, "kind")
         elif fact == "dsp":
             self.dsp = DspFacts(_number(said, "arch"), _number(said, "contexts"), _number(said, "vtcm_bytes"))
         elif fact == "no-dsp":
@@ -178,6 +200,11 @@ class PlatformFacts:
             self.summed = found
         else:
             raise ValueError(what)
+
+
+def size_text(size: int) -> str:
+    """Bytes, for people."""
+    return f"{size / MIB:,.4g} MiB" if size >= MIB else f"{size / 1024:,.4g} KiB"
 
 
 def _text(said: dict[str, Any], name: str) -> str:

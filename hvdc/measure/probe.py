@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hvdc.deploy.errors import LinkError
 from hvdc.errors import Exit, HvdcError
 from hvdc.measure.places import Place, ProgramError
-from hvdc.measure.platform_facts import MIB, PlatformFacts
+from hvdc.measure.platform_facts import PlatformFacts, size_text
 
 PROGRAM = "hvdc_probe"
 SAFE_MIB, MOST_MIB = 511, 2047
@@ -60,7 +60,7 @@ def run_probe(request: ProbeRequest, place: Place, skels: str | None, say: Calla
         facts.take(line)
         if facts.trying is not None and facts.trying != before:
             what, size = facts.trying
-            say(f"trying {what}" + (f", {size / MIB:,.4g} MiB" if size else ""))
+            say(f"trying {what}" + (f", {size_text(size)}" if size else ""))
 
     try:
         ended = place.run(PROGRAM, request.arguments(skels), lambda line: False, take)
@@ -84,7 +84,7 @@ def _cut_short(facts: PlatformFacts, error: HvdcError) -> str:
     if facts.trying is None:
         return error.what
     what, size = facts.trying
-    return f"{error.what}, while it tried {what}" + (f" of {size / MIB:,.4g} MiB" if size else "")
+    return f"{error.what}, while it tried {what}" + (f" of {size_text(size)}" if size else "")
 
 
 def _status(error: HvdcError) -> Exit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hvdc.deploy.device_facts import SOCS, DeviceFacts
-from hvdc.measure.platform_facts import MIB, Mappings, PlatformFacts, Region
+from hvdc.measure.platform_facts import Mappings, PlatformFacts, Region, size_text
 from hvdc.measure.probe import Probed
 from hvdc.targets import Choice, Choices, Count, Limit, TargetDescription
 
@@ -73,11 +73,16 @@ def _gpu(facts: PlatformFacts, source: str, notes: list[str]) -> dict[str, objec
         refused = ", ".join(form for form, why in gpu.dots.items() if why) or "none"
         said = f"{source}: compiled, and a product's sums compared; refused: {refused}"
         values["dot_forms"] = Choices(value=gpu.right_dots, source=said)
-    if facts.import_way is not None and facts.kind is not None:
-        said = f"{source}: memory of kind {facts.kind}, written on one side and read on the other"
-        values["gpu_import"] = Choice(value=facts.import_way, source=said)
-        if facts.import_way == "copy":
-            notes.append("the GPU shares no memory with others here: weights would be copied for it")
+    if (chosen := facts.chosen) is not None:
+        kinds = "; ".join(f"{kind}: {sharing.text()}" for kind, sharing in facts.sharing.items())
+        said = f"{source}: of kind {facts.kind}, written on one side and read on the other. Taken by engines: {kinds}"
+        values["gpu_import"] = Choice(value=chosen.way, source=said)
+        if not chosen.shares:
+            notes.append(f"no kind of shared memory is taken by all engines: weights would be copied ({chosen.why})")
+        first = next((kind for kind, why in facts.kinds.items() if not why), None)
+        if first != facts.kind:
+            why = "the first that two mappings agree on"
+            notes.append(f"{facts.kind} is shared by all engines; the runtime takes {first}, {why}")
     return values
 
 
@@ -107,10 +112,10 @@ def _who(found: Region | Mappings) -> str:
 def _beyond(probed: Probed) -> str:
     facts = probed.facts
     if facts.trying is not None and facts.trying[0] == "region":
-        return f"the probe ended while it tried {facts.trying[1] / MIB:,.4g} MiB"
+        return f"the probe ended while it tried {size_text(facts.trying[1])}"
     if (refused := facts.smallest_refused) is not None:
         why = f": {refused.why}" if refused.why else ""
-        return f"{refused.bytes / MIB:,.4g} MiB was refused by {refused.refused_by or 'it'}{why}"
+        return f"{size_text(refused.bytes)} was refused by {refused.refused_by or 'it'}{why}"
     return "more was not tried"
 
 

@@ -59,7 +59,13 @@ def probe(programs: dict[str, Path], gpu_caches: Path) -> Probe:
 def test_everything_is_tried(probe: Probe) -> None:
     facts, said = probe.facts(*SMALL, "--fastrpc", probe.fastrpc)
     assert facts.kind == "memfd"
-    assert facts.import_way == "host-pointer"
+    assert facts.chosen is not None
+    assert (facts.chosen.way, facts.chosen.gpu, facts.chosen.dsp, facts.chosen.shares) == (
+        "host-pointer",
+        True,
+        True,
+        True,
+    )
     assert facts.dsp is not None
     assert (facts.dsp.arch, facts.dsp.vtcm_bytes) == (0, 8 * MIB)
     assert [region.bytes // MIB for region in facts.regions] == [1, 16, 20]
@@ -72,7 +78,7 @@ def test_everything_is_tried(probe: Probe) -> None:
     assert facts.memory_bytes
     tried = [i for i, fact in enumerate(said) if fact.get("fact") == "trying"]
     for i, fact in enumerate(said):
-        if fact.get("fact") in ("region", "dsp", "import", "kind", "dot", "gpu"):
+        if fact.get("fact") in ("region", "dsp", "sharing", "kind", "dot", "gpu"):
             assert i - 1 in tried, "said before it is tried"
 
 
@@ -101,6 +107,9 @@ def test_without_engines_it_goes_on(probe: Probe, tmp_path: Path) -> None:
 def test_a_dsp_that_maps_nothing_refuses_every_region(probe: Probe, tmp_path: Path) -> None:
     given = (*SMALL, "--fastrpc", probe.fastrpc)
     facts, _ = probe.facts(*given, HVDC_STAND_IN_FAULT="map", OCL_ICD_VENDORS=str(tmp_path))
+    assert facts.chosen is not None
+    assert (facts.chosen.dsp, facts.chosen.shares) == (False, False)
+    assert "FastRPC does not take a descriptor" in facts.chosen.why
     assert facts.largest is None
     assert [(region.bytes, region.refused_by) for region in facts.regions] == [(MIB, "dsp")]
     assert "FastRPC does not take a descriptor" in facts.regions[0].why

@@ -25,7 +25,9 @@ def test_a_phones_facts() -> None:
     assert facts.is_done
     assert facts.odd_lines == 0
     assert facts.kind == "dma-buf heap"
-    assert facts.import_way == "qcom-dmabuf"
+    assert facts.chosen is not None
+    assert (facts.chosen.way, facts.chosen.shares) == ("qcom-dmabuf", True)
+    assert not facts.sharing["memfd"].shares
     assert facts.gpus[0].right_dots == ("khr", "qcom", "plain")
     assert facts.dsp is not None
     assert (facts.dsp.arch, facts.dsp.vtcm_bytes) == (79, 8 * MIB)

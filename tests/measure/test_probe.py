@@ -102,6 +102,37 @@ def test_a_phone_that_maps_little_refuses_a_large_region(
     assert "too large for the target" in done.err
 
 
+def test_kinds_of_memory_are_compared(probe: Callable[..., Result], output: Path) -> None:
+    """The runtime takes the first kind that works for the CPU; the engines may share another one alone."""
+    other = {
+        "fact": "sharing",
+        "kind": "dma-buf heap",
+        "way": "copy",
+        "gpu": False,
+        "dsp": True,
+        "shares": False,
+        "why": "x",
+    }
+    ahb = {
+        "fact": "sharing",
+        "kind": "AHardwareBuffer",
+        "way": "qcom-ahb",
+        "gpu": True,
+        "dsp": True,
+        "shares": True,
+        "why": "",
+    }
+    facts = [fact for fact in FACTS if fact.get("fact") not in ("sharing", "chosen")]
+    at = next(i for i, fact in enumerate(facts) if fact.get("fact") == "region")
+    done = probe(text([*facts[:at], other, ahb, {"fact": "chosen", "kind": "AHardwareBuffer"}, *facts[at:]]))
+    assert done.status == 0, done.err
+    assert "AHardwareBuffer is shared by all engines; the runtime takes dma-buf heap" in done.out
+    way = read_target(output).gpu_import
+    assert way is not None
+    assert way.value == "qcom-ahb"
+    assert "dma-buf heap: not the GPU, DSP; AHardwareBuffer: GPU by qcom-ahb, DSP" in way.source
+
+
 @pytest.mark.parametrize("count", range(2, len(FACTS)))
 def test_a_crash_keeps_what_was_learnt(probe: Callable[..., Result], output: Path, count: int) -> None:
     done = probe(text(FACTS[:count]), status=139)
@@ -111,7 +142,8 @@ def test_a_crash_keeps_what_was_learnt(probe: Callable[..., Result], output: Pat
     assert "# the probe was cut short: hvdc_probe ended early" in output.read_text()
     last = FACTS[count - 1]
     if last.get("fact") == "trying" and last["bytes"]:
-        assert f"while it tried {last['what']} of {last['bytes'] // MIB:,} MiB" in done.err
+        size = f"{last['bytes'] // MIB:,} MiB" if last["bytes"] >= MIB else f"{last['bytes'] >> 10} KiB"
+        assert f"while it tried {last['what']} of {size}" in done.err
     learnt = [fact["bytes"] for fact in FACTS[:count] if fact.get("fact") == "region"]
     if learnt:
         assert found.region_cap_bytes.value == max(learnt)
@@ -175,6 +207,8 @@ def test_a_machine_without_engines(probe: Callable[..., Result], output: Path) -
     facts: list[dict[str, Any]] = [
         FACTS[0], {"fact": "no-gpu", "why": "OpenCL has no platform"}, {"fact": "no-dsp", "why": "no libcdsprpc.so"},
         {"fact": "kind", "name": "memfd", "works": True, "why": ""},
+        {"fact": "sharing", "kind": "memfd", "way": "copy", "shares": False, "why": "", **alone},
+        {"fact": "chosen", "kind": "memfd"},
         {"fact": "region", "bytes": 64 * MIB, "works": True, "tried": True, "refused_by": "", "why": "", **alone},
         {"fact": "done"},
     ]  # fmt: skip
