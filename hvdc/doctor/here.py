@@ -48,9 +48,19 @@ def _python() -> Iterator[Check]:
     from hvdc import __version__
 
     yield Check("hvdc", "ok", __version__)
+    yield Check("system", "ok", _system())
     good = sys.version_info >= (3, 11)
     found = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     yield Check("python", "ok" if good else "error", found, "everything", "install Python 3.11 or newer")
+
+
+def _system() -> str:
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        name = ""
+    libc = " ".join(filter(None, platform.libc_ver()))
+    return ", ".join(filter(None, (name or platform.system(), f"kernel {platform.release()}", libc)))
 
 
 def foreign_owners(names: tuple[str, ...] = OWN_PACKAGES) -> dict[str, list[str]]:

@@ -83,10 +83,10 @@ def test_no_report_has_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setenv("ANDROID_NDK_ROOT", str(home / "ndk"))
     monkeypatch.setattr(getpass, "getuser", lambda: "ada")
     monkeypatch.setattr(socket, "gethostname", lambda: "lovelace-laptop")
-    for done in (hvdc("doctor"), hvdc("doctor", "--json")):
-        assert "clang of USER at HOST in ~/llvm" in done.out
-        for name in ("ada", "lovelace", str(home), "home/ada"):
-            assert name not in done.out.replace("adapter", "").replace("readable", "")
+    done = hvdc("doctor", "--json")
+    assert "clang of USER at HOST in ~/llvm" in done.out
+    for name in ("ada", "lovelace", str(home), "home/ada"):
+        assert name not in done.out.replace("adapter", "").replace("readable", "")
 
 
 def test_the_token_is_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -95,11 +95,13 @@ def test_the_token_is_never_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         file = tmp_path / "client.ini"
         file.write_text(text)
         monkeypatch.setenv("QAIHUB_CLIENT_INI", str(file))
-        done = hvdc("doctor", "--json")
-        assert secret not in done.out + done.err
-        check = next(c for c in done.json()["checks"] if c["name"] == "AI Hub token")
-        assert check["status"] in ("ok", "missing")
-        assert check["status"] == "ok" or check["fix"]
+        (check,) = next(probe for probe in doctor.engines.probes() if probe.names == "AI Hub token").ask()
+        assert secret not in "".join((check.found, check.needed_for, check.fix))
+        assert check.status in ("ok", "missing")
+        assert check.status == "ok" or check.fix
+    file.write_text(f"api_token {secret}\n")
+    done = hvdc("doctor", "--json")
+    assert secret not in done.out + done.err
 
 
 def test_a_failing_check_is_made_public_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,11 @@ def test_json_has_everything(bench: Callable[..., Result], table: Path, monkeypa
     assert facts["steady"]
     assert facts["table"] == str(table)
     assert facts["rest_s"] == 0.05
-    assert facts["before"] == {"temperatures_c": {"cpu": 41.0}, "clocks_hz": {"gpu": {"now_hz": 900, "most_hz": 1000}}}
+    assert facts["before"] == {
+        "temperatures_c": {"cpu": 41.0},
+        "clocks_hz": {"gpu": {"now_hz": 900, "most_hz": 1000}},
+        "throttling": None,
+    }
     assert facts["report"]["rates"]["gpu_block_s"] == 13.2
     assert "hottest 41.0 °C (cpu)" in load_rates(table).thermal
     assert "rested for 0.05 s" in load_rates(table).thermal

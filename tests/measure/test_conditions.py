@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -37,6 +38,21 @@ FOUND = Conditions(
 )
 
 
+DUMPED = """IsStatusOverride: false
+Thermal Status: 2
+Cached temperatures:
+	Temperature{mValue=44.5, mType=0, mName=CPU0, mStatus=0}
+HAL Ready: true
+Current temperatures from HAL:
+	Temperature{mValue=45.1, mType=0, mName=CPU0, mStatus=0}
+	Temperature{mValue=39.25, mType=3, mName='skin therm', mStatus=2}
+	Temperature{mValue=NaN, mType=9, mName=npu, mStatus=0}
+Temperature static thresholds from HAL:
+	TemperatureThreshold{mType=3, mName=skin, mHotThrottlingThresholds=[NaN, 41.0], mColdThrottlingThresholds=[NaN]}
+"""
+"""Of ``dumpsys thermalservice``, after AOSP's sources; not from a phone."""
+
+
 def read(root: Path, shell: str = "/bin/sh") -> Conditions:
     script = SCRIPT.replace("/sys/", f"{root}/")
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=True, timeout=20)
@@ -54,6 +70,24 @@ def test_a_phones_files_are_read(tmp_path: Path) -> None:
     assert "hottest 41.2 °C (cpu-0-0-0)" in found.text()
     assert "GPU 900 of 1100 MHz" in found.text()
     assert "policy6 4320 MHz" in found.text()
+
+
+def test_androids_service_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dumped").write_text(DUMPED)
+    program = tmp_path / "bin" / "dumpsys"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\n[ \"$*\" = thermalservice ] && cat '{tmp_path}/dumped'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    found = read(tmp_path / "nothing")
+    assert found == Conditions({"CPU0": 45.1, "skin therm": 39.25}, {}, "moderate")
+    assert found.text() == "hottest 45.1 °C (CPU0), throttling moderate"
+    assert found.facts()["throttling"] == "moderate"
+
+
+@pytest.mark.parametrize(("status", "throttling"), [(0, "none"), (6, "shutdown"), (7, None), (-1, None)])
+def test_a_status_is_one_of_androids(status: int, throttling: str | None) -> None:
+    assert parse_conditions(f"hvdc status thermal {status}").throttling == throttling
 
 
 def test_a_machine_that_shows_nothing(tmp_path: Path) -> None:
@@ -84,6 +118,9 @@ def test_this_machine_answers() -> None:
         "hvdc khz policy0 most 1000",
         "hvdc volts x 5",
         "hvdc temperature x 99999999999999",
+        "hvdc degrees x 151.5",
+        "hvdc degrees x 4.5.6",
+        "hvdc degrees x .5",
     ],
 )
 def test_what_is_no_measurement_is_passed_over(line: str) -> None:
