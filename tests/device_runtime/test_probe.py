@@ -17,6 +17,7 @@ from hvdc.measure.platform_facts import PlatformFacts
 from tests.device_runtime.gpu import gpu_environment
 from tests.device_runtime.rpc import STAND_IN
 from tests.device_runtime.runs import REPORTS, SANITIZERS, why_no_gpu
+from tests.device_runtime.test_gpu_opencl import EXTENSIONS, HERE, compiled
 
 MIB = 1 << 20
 SMALL = ("--largest-mib", 20, "--total-mib", 64, "--mappings", 20)
@@ -173,3 +174,46 @@ def test_arguments_that_mean_nothing(probe: Probe, arguments: tuple[str, ...]) -
 def test_danger_is_said(probe: Probe) -> None:
     assert "took a phone down: give --dangerous too" in probe.run("--largest-mib", 600).stderr
     assert "--dangerous" in probe.run("--help").stdout
+
+
+@pytest.fixture(scope="module")
+def opencl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that records, and shares memory by the way that it is told: no driver."""
+    return compiled(HERE / "opencl_stand_in.c", tmp_path_factory.mktemp("opencl") / "libOpenCL.so", "-shared", "-fPIC")
+
+
+@pytest.mark.parametrize(
+    ("shares", "way"),
+    [("khr", "khr-dma-buf"), ("dmabuf", "qcom-dmabuf"), ("ion:16549", "qcom-ion"), ("arm", "arm-dma-buf"),
+     ("host", "host-pointer")],
+)  # fmt: skip
+def test_the_way_that_shares_is_found_and_whole_regions_seen_by_it(
+    probe: Probe, opencl: Path, tmp_path: Path, shares: str, way: str
+) -> None:
+    log = tmp_path / "log"
+    told = {"STAND_IN_SHARES": shares, "STAND_IN_EXTENSIONS": EXTENSIONS, "STAND_IN_LOG": str(log)}
+    facts, _ = probe.facts("--largest-mib", 2, "--total-mib", 4, "--mappings", 4, "--opencl", opencl, **told)
+    assert facts.gpus[0].right_dots == (), "it executes no product"
+    assert facts.chosen is not None
+    assert (facts.chosen.way, facts.chosen.shares) == (way, True)
+    assert [(region.bytes, region.works, region.gpu) for region in facts.regions] == [
+        (MIB, True, True),
+        (2 * MIB, True, True),
+    ]
+    lines = [line.split(" ") for line in log.read_text().splitlines()]
+    assert {int(line[2]) for line in lines if len(line) > 3} >= {MIB, 2 * MIB}, "a region is imported as a whole"
+    assert [name for name, *_ in lines].count("acquire") == [name for name, *_ in lines].count("release")
+
+
+def test_a_driver_that_copies_shares_nothing(probe: Probe, opencl: Path) -> None:
+    """It takes every import, and shows what was there before."""
+    facts, _ = probe.facts(*SMALL, "--opencl", opencl, STAND_IN_SHARES="", STAND_IN_EXTENSIONS=EXTENSIONS)
+    assert facts.chosen is not None
+    assert (facts.chosen.way, facts.chosen.gpu, facts.chosen.shares) == ("copy", False, False)
+    assert "by no way does the GPU read what is written" in facts.chosen.why
+    assert not any(region.gpu for region in facts.regions)
+
+
+def test_every_device_is_looked_at(probe: Probe, opencl: Path) -> None:
+    facts, _ = probe.facts("--only", "gpu", "--opencl", opencl, STAND_IN_DEVICES="2", STAND_IN_PLATFORMS="2")
+    assert len(facts.gpus) == 4
