@@ -28,6 +28,9 @@ const char BENCH_HELP[] =
     "  --npu-sums fast|exact how its GEMMs add (fast)\n"
     "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so)\n"
     "  --vtcm-kib N          of the DSP's VTCM at most (all of it)\n"
+    "  --weights shared|mapped\n"
+    "                        both engines read one copy in shared memory, as in hvdc_runner, or the artifact's files\n"
+    "                        where they are mapped (shared)\n"
     "  --qnn-libraries DIR   decode too, with QNN's libraries in DIR\n"
     "  --decode-repeat N     videos that are decoded, 1 to 1000 (1)\n"
     "  --soc N  --arch N     what this device is, as QNN counts: binaries for another one are refused\n"
@@ -103,6 +106,10 @@ static int take(bench_options *o, const char *name, const char *value) {
         return o->npu != o->gpu || (value != NULL && strcmp(value, "both") == 0);
     }
     if (strcmp(name, "--npu") == 0) return value != NULL && on_a_dsp(value, &o->dsp);
+    if (strcmp(name, "--weights") == 0) {
+        o->mapped = value != NULL && strcmp(value, "mapped") == 0;
+        return o->mapped || (value != NULL && strcmp(value, "shared") == 0);
+    }
     if (strcmp(name, "--npu-sums") == 0) return value != NULL && hvdc_npu_sums_of_name(value, &o->sums);
     if (strcmp(name, "--spread-limit") == 0) {
         char *end;

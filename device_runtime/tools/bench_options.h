@@ -13,7 +13,8 @@ typedef struct bench_options {
     const char *fastrpc;       /* FastRPC's library; NULL: as the system finds it */
     const char *qnn_libraries; /* NULL: nothing is decoded */
     bool npu, gpu, json, help, progress;
-    bool dsp; /* the NPU's engine is the one on a DSP */
+    bool mapped; /* weights are read where the artifact is mapped, not from shared memory */
+    bool dsp;    /* the NPU's engine is the one on a DSP */
     enum hvdc_npu_sums sums;
     uint32_t tokens, warm_up, repeat, decode_repeat, threads, vtcm_kib, soc, arch;
     double spread_limit;

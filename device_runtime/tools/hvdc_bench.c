@@ -1,6 +1,6 @@
 /* hvdc_bench: what a block takes on each engine of this machine, alone and while the other one works. `--help` says more;
  * docs/RUNTIME.md says what the numbers mean. The engines are two threads of one process here, two processes in
- * hvdc_runner. Blocks are executed on made-up numbers, each on what the one before left: norms keep that bounded. */
+ * hvdc_runner; both read one shared copy of the weights, as there. Blocks are executed on made-up numbers, each on what the one before left: norms keep that bounded. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <inttypes.h>
@@ -16,17 +16,21 @@
 #include "hvdc/host.h"
 #include "hvdc/json.h"
 #include "hvdc/npu.h"
+#include "hvdc/shared_memory.h"
+#include "hvdc/shared_weights.h"
 #ifdef HVDC_WITH_GPU
 #include "hvdc/gpu.h"
 #endif
 
 #define REPORT_VERSION 2
+#define PROBE_BYTES 65536u /* whole pages, whatever their size */
 
 enum { EXIT_STEADY = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSTEADY = 3, EXIT_ARTIFACT = 4, EXIT_DEVICE = 5 };
 
 typedef struct bench {
     bench_options options;
     hvdc_artifact *artifact;
+    hvdc_shared_weights *shared; /* NULL: the artifact's own mapping */
     hvdc_weights weights;
     hvdc_trajectory trajectory; /* its tokens are those that are measured */
     uint32_t own_tokens;
@@ -46,18 +50,31 @@ enum { NPU = 0, GPU, ENGINES };
 static const char *const ENGINE_NAMES[ENGINES] = {"npu", "gpu"};
 static const char *const EXPERT_NAMES[HVDC_TIMED_EXPERTS] = {"semantic", "detail"};
 
-static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
 #ifdef HVDC_WITH_GPU
+/* Imports of memory that others share are judged on a page of the same kind. */
+static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
+    hvdc_memory page = HVDC_NO_MEMORY;
+    const hvdc_memory_kind *kind = NULL;
+    if (b->shared != NULL) {
+        kind = hvdc_memory_choose(failure);
+        if (kind == NULL || !kind->create("hvdc:gpu-probe", PROBE_BYTES, &page, failure)) return false;
+    }
+    const hvdc_gpu_probe probe = {.data = page.data, .bytes = page.bytes, .fd = page.fd};
     const hvdc_gpu_options gpu = {.grid = {grid->frames, grid->rows, grid->columns},
                                   .platform = b->options.platform,
                                   .device = b->options.device,
-                                  .cache_directory = b->options.kernel_cache};
-    return hvdc_gpu_open(&b->weights, &gpu, &b->engines[GPU], failure);
+                                  .cache_directory = b->options.kernel_cache,
+                                  .probe = kind != NULL ? &probe : NULL};
+    const bool opened = hvdc_gpu_open(&b->weights, &gpu, &b->engines[GPU], failure);
+    if (kind != NULL) kind->close(&page);
+    return opened;
+}
 #else
+static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
     (void)b, (void)grid;
     return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this program was built without the executor of the GPU");
-#endif
 }
+#endif
 
 /* Positions do not change what a block takes, so that any grid of so many tokens serves: one row, or, if that is too
  * long, the fewest that are alike. 0 is the artifact's own. */
@@ -93,7 +110,8 @@ static bool open_all(bench *b, hvdc_failure *failure) {
     if (hvdc_artifact_open(o->artifact, &b->artifact, &error) != HVDC_E_OK)
         return hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "the artifact %s cannot be used: %s: %s [%s]", o->artifact,
                          error.file, error.message, hvdc_code_name(error.code));
-    b->weights = (hvdc_weights){.artifact = b->artifact};
+    if (!o->mapped && !hvdc_shared_weights_load(b->artifact, 0, &b->shared, failure)) return false;
+    b->weights = b->shared != NULL ? *hvdc_shared_weights_view(b->shared) : (hvdc_weights){.artifact = b->artifact};
     b->trajectory = hvdc_trajectory_of(b->artifact);
     b->own_tokens = b->trajectory.tokens;
     if (o->gpu && hvdc_artifact_calibration(b->artifact) == NULL)
@@ -121,6 +139,7 @@ static void close_all(bench *b) {
     for (uint32_t e = 0; e < HVDC_TIMED_EXPERTS; e++) bench_series_close(&b->projection[e]);
     hvdc_host_close(b->host);
     hvdc_pool_close(b->pool);
+    hvdc_shared_weights_close(b->shared);
     hvdc_artifact_close(b->artifact);
 }
 
@@ -260,6 +279,7 @@ static void put_npu(const bench *b) {
     if (o->json) {
         (void)printf(o->npu ? ", \"npu\": {\"place\": \"%s\", \"sums\": \"%s\"}" : ", \"npu\": null", b->npu,
                      hvdc_npu_sums_name(o->sums));
+        (void)printf(", \"weights\": \"%s\"", b->shared != NULL ? hvdc_shared_weights_kind(b->shared) : "mapped");
         (void)fputs(", \"decoder\": ", stdout);
         b->decoder == NULL ? (void)fputs("null", stdout) : hvdc_json_text(stdout, bench_decoder_name(b->decoder));
         return;

@@ -129,14 +129,14 @@ def _drawn(progress: Progress) -> Iterator[Callable[[str], bool]]:
             event = json.loads(line) if line.startswith("{") else None
             if not isinstance(event, dict) or event.get("event") != "measured":
                 return False
-            done, total, what = int(event["done"]), int(event["total"]), str(event["what"])
+            total, what = int(event["total"]), str(event["what"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
         if not started:
-            progress.start("measuring", total, total, unit="times")
+            progress.start("measuring", total, total, unit="measurements")
             started = True
         progress.advance(1)
-        progress.item_done(f"{what} {done}/{total}")
+        progress.item_done(what)
         return True
 
     try:

@@ -78,6 +78,8 @@ class BenchReport(_Model):
     spread_limit: float
     gpu: Gpu | None
     npu: Npu | None
+    weights: str
+    """The kind of shared memory that both engines read them from, or ``mapped``: where the artifact is mapped."""
     decoder: str | None
     series: tuple[Series, ...]
     rates: BenchRates | None

@@ -64,6 +64,7 @@ REPORT = _all_of(
             "anyOf": [_all_of({"place": {"type": "string"}, "sums": {"enum": ["fast", "exact"]}}), {"type": "null"}]
         },
         "decoder": {"type": ["string", "null"]},
+        "weights": {"type": "string"},
         "series": {"type": "array", "items": SERIES},
         "rates": {"anyOf": [RATES, {"type": "null"}]},
         "steady": {"type": "boolean"},
@@ -126,6 +127,9 @@ def test_both_engines_are_measured_alone_and_at_once(bench: Bench, artifact: Pat
         expected = (series["max_s"] - series["min_s"]) / series["median_s"]
         assert series["spread"] == pytest.approx(expected, rel=1e-3, abs=1e-6)
     assert report["gpu"]["device"]
+    assert report["weights"] == "memfd", "one copy for both, as hvdc_runner has it"
+    mapped = bench.report(artifact, "--repeat", 1, "--weights", "mapped", *ANY)
+    assert mapped["weights"] == "mapped"
 
 
 @needs_gpu
@@ -205,6 +209,7 @@ def test_people_get_a_table(bench: Bench, artifact: Path) -> None:
         (("a", "--tokens", "99999999999"), "--tokens does not take 99999999999"),
         (("a", "--engine", "cpu"), "--engine does not take cpu"),
         (("a", "--npu", "cpu"), "--npu does not take cpu"),
+        (("a", "--weights", "lost"), "--weights does not take lost"),
         (("a", "--npu-sums", "slow"), "--npu-sums does not take slow"),
         (("a", "--decode-repeat", "0"), "--decode-repeat does not take 0"),
         (("a", "--vtcm-kib", "4194304"), "--vtcm-kib does not take 4194304"),
@@ -278,7 +283,12 @@ def test_exact_sums_are_another_engine(bench: Bench, artifact: Path) -> None:
 def test_the_engine_behind_fastrpc_is_measured(bench: Bench, artifact: Path) -> None:
     """Through the stand-in for FastRPC's library, whose DSP is this machine: a phone's would be asked the same."""
     library = bench.program.with_name("libcdsprpc_stand_in.so")
-    report = bench.report(artifact, "--engine", "npu", "--npu", "dsp", "--fastrpc", library, "--repeat", 2, *ANY)
+    given = ("--engine", "npu", "--npu", "dsp", "--fastrpc", library, "--repeat", 2, "--json", *ANY)
+    done = bench.run(artifact, *given)
+    assert done.returncode == STEADY, done.stderr
+    assert "stand-in:" not in done.stderr, "all that was mapped is given back"
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, REPORT)
     assert report["npu"]["place"].startswith("Hexagon v")
     assert {s["engine"] for s in report["series"]} == {"npu", "cpu"}
 

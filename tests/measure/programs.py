@@ -38,7 +38,7 @@ def report(tokens: int, **changes: Any) -> dict[str, Any]:
         "hvdc_bench": 2, "artifact": "a.hvdc", "index_sha256": "0" * 64, "tokens": tokens, "own_tokens": tokens,
         "threads": 2, "warm_up": 1, "repeat": 5, "decode_repeat": 1, "spread_limit": 0.1,
         "gpu": {"platform": "P", "device": "Adreno of a test", "dot": "khr", "import": "qcom-dmabuf"},
-        "npu": {"place": "Hexagon v79 of a test", "sums": "fast"}, "decoder": None,
+        "npu": {"place": "Hexagon v79 of a test", "sums": "fast"}, "decoder": None, "weights": "memfd",
         "series": [*blocks, series("cpu", "text_projection", "nothing", "semantic", 0.1, 1.5)],
         "rates": {"gpu_block_s": 13.2, "npu_block_s": 3.4, "decode_s": None}, "steady": True,
     } | changes  # fmt: skip
