@@ -123,7 +123,7 @@ def test_a_phone_that_does_not_come_back(
     ready: Path, board: Peer, embeds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had finished is taken by the same command with --resume."""
-    monkeypatch.setattr("hvdc.deploy.remote_run.WAIT_S", 0.5)
+    monkeypatch.setattr("hvdc.pipeline.run_device.WAIT_S", 0.5)
     board.faults.cut_at_bytes, board.faults.away_s = [3000], 1e9
     done = run(ready, embeds, tmp_path / "out", "--mode", "npu", "--no-decode")
     assert done.status == 5
