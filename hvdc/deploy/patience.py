@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from hvdc.deploy.adb import AdbDevice
-from hvdc.deploy.errors import LinkError
+from hvdc.deploy.errors import LinkError, NoAnswerError
 
 T = TypeVar("T")
 
@@ -16,6 +16,8 @@ WAIT_S = 120.0
 """How long a device that was lost is waited for."""
 LOSSES = 30
 """How often a device may be lost, and come back, in one piece of work."""
+UNREAD = 6
+"""How often one after the other it may answer nothing that can be read."""
 
 
 class Patience:
@@ -39,12 +41,16 @@ class Patience:
 
         Raises LinkError when it does not come back, or is lost again and again; whatever else ``work`` raises.
         """
+        unread = 0
         for attempt in range(times - 1):
             try:
                 with self._recovering:
                     self.before()
                 return work()
             except LinkError as error:
+                unread = unread + 1 if isinstance(error, NoAnswerError) else 0
+                if unread == UNREAD:
+                    raise
                 time.sleep(min(0.02 * 2**attempt, 1.0))
                 if not self._comes_back(error):
                     raise
