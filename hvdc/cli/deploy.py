@@ -11,7 +11,7 @@ from hvdc.cli.output import mib, out, print_json, progress_for, table
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.deploy import USB2_BYTES_S, USB3_BYTES_S, Deployed, DeployRequest, deploy
 from hvdc.deploy.layout import TARGET, Layout, checked_target
-from hvdc.deploy.push import WAIT_S
+from hvdc.deploy.patience import WAIT_S
 from hvdc.deploy.store import Store
 from hvdc.errors import Exit, UsageError
 

@@ -24,7 +24,7 @@ from typing import IO
 from hvdc.deploy.adb_program import AdbProgram
 from hvdc.deploy.adb_push import run_with_percentages
 from hvdc.deploy.devices import PASSING, DeviceState, choose_device, parse_devices, refuse_unusable
-from hvdc.deploy.errors import DeviceError, LinkError
+from hvdc.deploy.errors import DeviceError, LinkError, NoAnswerError
 
 SHELL_S = 60.0
 """Deadline of a call on a device, unless the caller knows better."""
@@ -158,7 +158,7 @@ class AdbDevice:
         if not found or not status.isdigit():
             if answer.status != 0 or _is_lost(answer):
                 raise self._lost(answer.said)
-            raise LinkError(  # adb's status is 0, too, where a link was cut at the wrong moment
+            raise NoAnswerError(  # adb's status is 0, too, where a link was cut at the wrong moment
                 "the device's shell gives no answer that can be read", where=self.serial,
                 expected="the status of a command", found=_shown(answer.out) or "nothing",
                 fix="unplug it and plug it in again; `adb shell` should say the same as a terminal on the phone",

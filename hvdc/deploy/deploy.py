@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from hvdc.deploy.device_facts import FASTRPC, DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import ARTIFACT, DEPLOYED, FILES, TARGET, Layout, checked_name, checked_target
 from hvdc.deploy.package import CHUNK_BYTES, Package, make_package
-from hvdc.deploy.push import WAIT_S, Pusher, Sent, Todo, plan_push
+from hvdc.deploy.patience import WAIT_S, Patience
+from hvdc.deploy.push import Pusher, Sent, Todo, plan_push
 from hvdc.deploy.qairt import find_qairt
 from hvdc.deploy.smoke import Programs, Tried, asked_arch, smoke_test
 from hvdc.deploy.store import Found, Store
@@ -60,6 +62,7 @@ class Deployed:
     todo: Todo
     forced: list[Mismatch]
     sent: Sent = field(default_factory=Sent)
+    losses: int = 0
     was_there: bool = False
     links: bool | None = None
     pruned: int = 0
@@ -92,7 +95,7 @@ class Deployed:
             "sent_pieces": self.sent.chunks,
             "sent_again": self.sent.again,
             "sent_s": self.sent.seconds,
-            "losses": self.sent.losses,
+            "losses": self.losses,
             "was_there": self.was_there,
             "hard_links": self.links,
             "pruned_versions": self.pruned,
@@ -108,7 +111,8 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
     with open_artifact(request.artifact) as artifact:
         for finding in runtime_findings(request.artifact):
             raise finding
-        facts = read_facts(device, layout.target)
+        patience = Patience(device, say, request.wait_s)
+        facts = patience(partial(read_facts, device, layout.target))
         say(f"{device.serial}: {facts.text()}")
         builds = fitting_builds(read_runtime(request.artifact), facts)
         qairt = None if request.qairt is None else find_qairt(request.qairt, artifact.manifest, facts)
@@ -118,7 +122,7 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
         libraries = qairt.libraries if qairt is not None else ()
         package = make_package(artifact, builds, libraries, progress, chunk_bytes=request.chunk_bytes)
         store = Store(device, layout)
-        found = store.look()
+        found = patience(store.look)
         done = Deployed(device.serial, facts, name, layout, package, plan_push(package, found, store, name), unfit)
         done.dry_run = request.dry_run
         _say_name(artifact, facts, say)
@@ -127,7 +131,7 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
             done.forced = [*unfit, *([space] if space is not None else [])]
             return done
         try:
-            _deploy(request, artifact, store, done, progress, say)
+            _deploy(request, artifact, store, done, patience, progress, say)
         except KeyboardInterrupt as stop:
             raise StoppedError(
                 "interrupted: what arrived on the device is kept, and the version before is in use",
@@ -135,6 +139,7 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
             ) from stop  # fmt: skip
         finally:
             progress.finish()
+            done.losses = patience.losses
         if request.smoke and builds:
             done.tried = smoke_test(
                 Programs(device, done.folder, package.target), facts, layout,
@@ -144,33 +149,34 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
 
 
 def _deploy(
-    request: DeployRequest, artifact: Artifact, store: Store, done: Deployed, progress: Progress,
+    request: DeployRequest, artifact: Artifact, store: Store, done: Deployed, patience: Patience, progress: Progress,
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
     package, name = done.package, done.name
-    done.links = store.prepare()
-    with store.locked() as lock:
+    done.links = patience(store.prepare)
+    with store.lock() as lock:
+        patience.before = lock.keep
+        found = patience(store.look)
         if not lock.is_kept:
             say("the device has no flock: deploy to it from one place at a time")
-        found = store.look()
         done.todo = plan_push(package, found, store, name)
-        pusher = Pusher(store, name, package, lock, progress, say, wait_s=request.wait_s, link=done.links)
+        pusher = Pusher(store, name, package, patience, progress, say, link=done.links)
         done.sent = pusher.sent
         held = next((h for h in found.versions if (h.name, h.version) == (name, package.version)), None)
         done.was_there = held is not None and pusher.is_intact(done.folder)
         if not done.was_there:
             space = space_mismatch(_needed(done, links=done.links), done.facts)
             done.forced += refuse([space] if space is not None else [], force=request.force, where=done.serial)
-            _send(request, artifact, pusher, done, found, progress, say)
-        pusher.persistently(lambda: store.publish(name, package.version))
-        pusher.persistently(lambda: store.tidy(name))
+            _send(request, artifact, pusher, done, found, patience, progress, say)
+        patience(partial(store.publish, name, package.version))
+        patience(partial(store.tidy, name))
         if request.prune:
-            done.pruned = pusher.persistently(lambda: store.prune(name, package.version))
+            done.pruned = patience(partial(store.prune, name, package.version))
 
 
 def _send(
-    request: DeployRequest, artifact: Artifact, pusher: Pusher, done: Deployed, found: Found, progress: Progress,
-    say: Callable[[str], None],
+    request: DeployRequest, artifact: Artifact, pusher: Pusher, done: Deployed, found: Found, patience: Patience,
+    progress: Progress, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     todo = done.todo
     pusher.prepare(found)
@@ -180,7 +186,7 @@ def _send(
     pusher.push(tuple(pair for pair in todo.sent if pair[0].path.startswith(early)))
     if FASTRPC in done.facts.libraries and any(item.path.endswith("hvdc_selftest") for item in done.package.items):
         programs = Programs(pusher.device, pusher.new, done.package.target)
-        mismatch = arch_mismatch(artifact.manifest, *pusher.persistently(lambda: asked_arch(programs)))
+        mismatch = arch_mismatch(artifact.manifest, *patience(partial(asked_arch, programs)))
         done.forced += refuse([mismatch] if mismatch is not None else [], force=request.force, where=done.serial)
     pusher.reuse(tuple(pair for pair in todo.linked if not pair[0].path.startswith(early)))
     pusher.push(tuple(pair for pair in todo.sent if not pair[0].path.startswith(early)))

@@ -26,3 +26,7 @@ class DeviceError(HvdcError):
 
 class LinkError(DeviceError):
     """The device went away, or the link was cut: the same work may succeed once it is back."""
+
+
+class NoAnswerError(LinkError):
+    """A device that is there answers nothing that can be read, as also a link does that is cut at the wrong moment."""

@@ -10,33 +10,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from hvdc.deploy.adb import quoted
-from hvdc.deploy.errors import DeviceError, LinkError
+from hvdc.deploy.found import Found
 from hvdc.deploy.layout import NEW, PART
 from hvdc.deploy.package import Chunk, Item, Package
-from hvdc.deploy.store import Found, Lock, Store
+from hvdc.deploy.patience import Patience
+from hvdc.deploy.store import Store
+from hvdc.deploy.verifier import Arrived, Step, Verifier, hash_s
 from hvdc.progress import Progress, Silent
 
-T = TypeVar("T")
-
-WAIT_S = 120.0
-"""How long a device that was lost is waited for."""
-LOSSES = 12
-"""How often a device may be lost, and come back, in one piece of work."""
-ATTEMPTS = 4
-"""How often a piece may arrive damaged."""
-SLOWEST_HASH_BYTES_S = 8 << 20
-"""A device that hashes more slowly counts as one that does not answer."""
 BATCH_BYTES = 256 << 20
 
 
@@ -95,51 +84,27 @@ class Sent:
     chunks: int = 0
     again: int = 0
     seconds: float = 0.0
-    losses: int = 0
 
 
 class Pusher:
     """Sends a package into ``NAME/VERSION.new``."""
 
     def __init__(
-        self, store: Store, name: str, package: Package, lock: Lock, progress: Progress, say: Callable[[str], None], *,
-        wait_s: float = WAIT_S, link: bool,
+        self, store: Store, name: str, package: Package, patience: Patience, progress: Progress,
+        say: Callable[[str], None], *, link: bool,
     ) -> None:  # fmt: skip
         self.store, self.device, self.package = store, store.device, package
         self.name, self.new = name, store.layout.version(name, package.version) + NEW
         self.sent = Sent()
-        self._lock, self._progress, self._say, self._wait_s, self._link = lock, progress, say, wait_s, link
+        self._patience, self._progress, self._say, self._link = patience, progress, say, link
         self._unverified: dict[str, int] = {}
         self._uses: Counter[str] = Counter()
-        self._recovering = threading.Lock()
 
     def prepare(self, found: Found) -> None:
         """Make the folders of the new version."""
         self._unverified = dict(found.unverified)
         folders = sorted({f"{self.new}/{item.path.rpartition('/')[0]}" for item in self.package.items})
-        self.persistently(lambda: self.store.run(f"mkdir -p {quoted(folders)}", "making folders on the device"))
-
-    def persistently(self, work: Callable[[], T]) -> T:
-        """Do it again each time the device was lost and came back.
-
-        Raises LinkError when it does not come back, or comes back and is lost in the same work again and again.
-        """
-        for attempt in range(LOSSES):
-            try:
-                with self._recovering:
-                    self._lock.keep()
-                return work()
-            except LinkError as error:
-                if attempt + 1 == LOSSES:
-                    raise
-                time.sleep(min(0.02 * 2**attempt, 2.0))
-                with self._recovering:  # the other thread has lost it too
-                    if not self.device.is_there():
-                        self._say(f"the device was lost ({error.found}): it is waited for, up to {self._wait_s:g} s")
-                    self.sent.losses += 1
-                    if not self.device.wait(self._wait_s):
-                        raise
-        raise AssertionError
+        self._patience(lambda: self.store.run(f"mkdir -p {quoted(folders)}", "making folders on the device"))
 
     def reuse(self, linked: tuple[tuple[Item, str], ...]) -> None:
         """Files of the same contents, of another version: a link where the file system has them, else a copy."""
@@ -150,29 +115,23 @@ class Pusher:
             lines.append(f"{copy} {quoted([path])} {quoted([destination])} || rm -f {quoted([destination])}")
             size += item.bytes
             if size > BATCH_BYTES or item is linked[-1][0]:
-                self.persistently(partial(self.store.run, "\n".join(lines), "reusing files on the device", 600))
+                self._patience(partial(self.store.run, "\n".join(lines), "reusing files on the device", 600))
                 lines, size = [], 0
 
     def push(self, wanted: tuple[tuple[Item, tuple[Chunk, ...]], ...]) -> None:
         """Send what is missing, and put every file together. Raises DeviceError, LinkError; OSError for a file here."""
         begun_s = time.monotonic()
         self._uses = Counter(c.sha256 for item, _ in wanted if len(item.chunks) > 1 for c in item.chunks)
-        before: tuple[str, Future[None]] | None = None
-        with ThreadPoolExecutor(1) as background:
+        self._pieces: dict[str, tuple[Item, Chunk]] = {}
+        with Verifier(self._run, self._send_again, self._in_place) as verifier:
             for item, chunks in wanted:
                 for chunk in chunks:
-                    if before is not None and before[0] == chunk.sha256:  # the same name on the device
-                        before[1].result()
+                    verifier.wait_for(chunk.sha256)
+                    self._pieces[chunk.sha256] = (item, chunk)
                     self._send(item, chunk)
-                    if before is not None:
-                        before[1].result()
-                    before = (chunk.sha256, background.submit(self._verify, item, chunk))
+                    verifier.add(self._arrived(item, chunk))
                 if len(item.chunks) > 1:
-                    if before is not None:
-                        before[1].result()
-                    before = ("", background.submit(self._join, item))
-            if before is not None:
-                before[1].result()
+                    verifier.add(self._joining(item))
         self.sent.seconds += time.monotonic() - begun_s
 
     def verify(self) -> list[Item]:
@@ -180,7 +139,7 @@ class Pusher:
         bad: list[Item] = []
         for batch in _batches(self.package.items):
             size = sum(item.bytes for item in batch)
-            found = self.persistently(partial(self.store.hashes, self.new, [i.path for i in batch], _hash_s(size)))
+            found = self._patience(partial(self.store.hashes, self.new, [i.path for i in batch], hash_s(size)))
             bad += [item for item in batch if found.get(item.path) != item.sha256]
             self._progress.advance(size)
             self._progress.item_done(batch[-1].path)
@@ -190,7 +149,7 @@ class Pusher:
         """Whether a version in a folder has every file as it must be."""
         for batch in _batches(self.package.items):
             size = sum(item.bytes for item in batch)
-            found = self.persistently(partial(self.store.hashes, folder, [i.path for i in batch], _hash_s(size)))
+            found = self._patience(partial(self.store.hashes, folder, [i.path for i in batch], hash_s(size)))
             if any(found.get(item.path) != item.sha256 for item in batch):
                 return False
         return True
@@ -209,7 +168,7 @@ class Pusher:
     def discard(self, items: list[Item]) -> None:
         """Remove files of the new version."""
         paths = [f"{self.new}/{item.path}" for item in items]
-        self.persistently(lambda: self.store.run(f"rm -f {quoted(paths)}", "removing damaged files"))
+        self._patience(lambda: self.store.run(f"rm -f {quoted(paths)}", "removing damaged files"))
 
     def _send(self, item: Item, chunk: Chunk) -> None:
         remote = self.store.layout.part(chunk.sha256) + PART
@@ -218,44 +177,32 @@ class Pusher:
             return
         with _piece(item, chunk) as path:
             told = _Told(self._progress, chunk.bytes)
-            self.persistently(partial(self.device.push, path, remote, told.share))
+            self._patience(partial(self.device.push, path, remote, told.share))
             told.share(1.0)
         self.sent.bytes += chunk.bytes
         self.sent.chunks += 1
 
-    def _verify(self, item: Item, chunk: Chunk) -> None:
-        """In the background: until the piece is on the device as it is here, under its own name."""
+    def _run(self, script: str, what: str, timeout_s: float) -> str:
+        return self._patience(partial(self.store.run, script, what, timeout_s))
+
+    def _arrived(self, item: Item, chunk: Chunk) -> Arrived:
         part = self.store.layout.part(chunk.sha256)
         place = part if len(item.chunks) > 1 else f"{self.new}/{item.path}"
-        moving = partial(
-            self.store.run, _moving(part, place, chunk.sha256, _mode(item)), "hashing", _hash_s(chunk.bytes)
-        )
-        for attempt in range(ATTEMPTS):
-            said = self.persistently(moving)
-            if said.split()[:1] == ["good"]:
-                if len(item.chunks) == 1:
-                    self._progress.item_done(item.path)
-                return
-            if attempt + 1 < ATTEMPTS:
-                self._say(f"{item.path}: what arrived is not what was sent ({said.strip()}): it is sent again")
-                self.sent.again += 1
-                with _piece(item, chunk) as path:
-                    self.persistently(partial(self.device.push, path, part + PART))
-        self._refuse(item, chunk, said)
+        return Arrived(chunk.sha256, chunk.bytes, part, place, _mode(item), f"{self.device.serial}: {item.path}")
 
-    def _refuse(self, item: Item, chunk: Chunk, said: str) -> None:
-        arrived = next((int(word) for word in said.split()[1:2] if word.isdigit()), None)
-        full = arrived is not None and arrived < chunk.bytes
-        raise DeviceError(
-            "the device keeps less than it was sent, and says nothing: it is full" if full
-            else "what arrives on the device is not what was sent, again and again",
-            where=f"{self.device.serial}: {item.path}", expected=f"{chunk.bytes} bytes, SHA-256 {chunk.sha256}",
-            found=said.strip(),
-            fix="make room on the device and run the same command again: what arrived is kept" if full
-            else "try another cable or port; if the file is being written now, wait until it is done",
-        )  # fmt: skip
+    def _send_again(self, piece: Arrived, said: str) -> None:
+        item, chunk = self._pieces[piece.sha256]
+        self._say(f"{item.path}: what arrived is not what was sent ({said}): it is sent again")
+        self.sent.again += 1
+        with _piece(item, chunk) as path:
+            self._patience(partial(self.device.push, path, piece.part + PART))
 
-    def _join(self, item: Item) -> None:
+    def _in_place(self, piece: Arrived) -> None:
+        item, _ = self._pieces[piece.sha256]
+        if len(item.chunks) == 1:
+            self._progress.item_done(item.path)
+
+    def _joining(self, item: Item) -> Step:
         destination = f"{self.new}/{item.path}"
         self._uses.subtract(chunk.sha256 for chunk in item.chunks)
         parts = [self.store.layout.part(chunk.sha256) for chunk in item.chunks]
@@ -269,8 +216,8 @@ if [ ! -f {whole} ]; then
 fi
 rm -f {quoted(done_with)}
 """
-        self.persistently(partial(self.store.run, script, f"joining {item.path} on the device", _hash_s(item.bytes)))
-        self._progress.item_done(item.path)
+        done = partial(self._progress.item_done, item.path)
+        return Step(script, f"joining {item.path} on the device", hash_s(item.bytes), done)
 
 
 class _Told:
@@ -288,26 +235,6 @@ class _Told:
 
 def _mode(item: Item) -> str:
     return "755" if item.executable else "644"
-
-
-def _moving(part: str, place: str, sha256: str, mode: str) -> str:
-    """Hash what arrived and rename it; or, where that was done before the link was cut, look at what it became."""
-    return f"""
-p={quoted([part + PART])}
-d={quoted([place])}
-if [ ! -f "$p" ]; then p=$d; fi
-if [ ! -f "$p" ]; then echo "bad 0 bytes"; exit 0; fi
-h=$(sha256sum < "$p")
-h=${{h%% *}}
-if [ "$h" = {sha256} ]; then
-  chmod {mode} "$p"
-  if [ "$p" != "$d" ]; then mv -f "$p" "$d"; fi
-  echo good
-else
-  echo "bad $(stat -c %s "$p") bytes, SHA-256 $h"
-  rm -f "$p"
-fi
-"""
 
 
 @contextlib.contextmanager
@@ -338,7 +265,3 @@ def _batches(items: tuple[Item, ...]) -> Iterator[list[Item]]:
         size += item.bytes
     if batch:
         yield batch
-
-
-def _hash_s(size: int) -> float:
-    return 60.0 + size / SLOWEST_HASH_BYTES_S

@@ -14,22 +14,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.errors import DeviceError, LinkError
 from hvdc.deploy.found import Held
 from hvdc.deploy.layout import ARTIFACT, QNN, Layout
+from hvdc.deploy.patience import Patience
 from hvdc.deploy.store import Store
-
-T = TypeVar("T")
 
 RESULT = re.compile(r"video-\d{6}\.(?:safetensors|ppm)|trace\.json", re.ASCII)
 _TARGET = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 REPORT_BYTES = 64 << 20
 STOP_S = 90.0
 """A block takes a phone seconds; the runner stops before its next one."""
-WAIT_S = 120.0
 STARTS = 5
 """How often a runner is started that a cut link has ended."""
 
@@ -63,9 +60,9 @@ def deployed_version(store: Store, index: bytes, name: str | None) -> Held:
 class RemoteRun:
     """A folder on a device for one run: ``key`` names it, and is the same for the same input."""
 
-    def __init__(self, store: Store, held: Held, key: str) -> None:
+    def __init__(self, store: Store, held: Held, key: str, patience: Patience) -> None:
         self.device: AdbDevice = store.device
-        self._store, self._held = store, held
+        self._store, self._held, self._patience = store, held, patience
         layout: Layout = store.layout
         self.version = layout.version(held.name, held.version)
         self.folder = f"{layout.runs(held.name)}/{key}"
@@ -97,32 +94,30 @@ class RemoteRun:
         dsp = f"{self.artifact}/runtime;{self.qnn}"
         return {"LD_LIBRARY_PATH": self.qnn, "DSP_LIBRARY_PATH": dsp, "ADSP_LIBRARY_PATH": dsp}
 
-    def send(self, files: Iterable[Path], folder: str, say: Callable[[str], None]) -> None:
+    def send(self, files: Iterable[Path], folder: str) -> None:
         """Put files into a folder of the run, verified. Raises DeviceError, LinkError."""
         place = f"{self.folder}/{folder}"
         folders = quoted([place, f"{self.folder}/results", self.kernels])
-        self._again(partial(self._store.run, f"mkdir -p {folders}", "making folders on the device"), say)
+        self._patience(partial(self._store.run, f"mkdir -p {folders}", "making folders on the device"))
         for path in files:
             remote, digest = f"{place}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
             for _ in range(3):
-                if self._again(partial(self._hash, remote), say) == digest:
+                if self._patience(partial(self._hash, remote)) == digest:
                     break
-                self._again(partial(self.device.push, path, remote), say)
+                self._patience(partial(self.device.push, path, remote))
             else:
                 raise DeviceError(
                     "what arrives on the device is not what was sent", where=f"{self.device.serial}: {remote}",
                     fix="make room on it, or try another cable",
                 )  # fmt: skip
 
-    def execute(
-        self, program: str, arguments: Sequence[object], heard: Callable[[str], None], say: Callable[[str], None]
-    ) -> Ended:
+    def execute(self, program: str, arguments: Sequence[object], heard: Callable[[str], None]) -> Ended:
         """Run a program in the run's folder to its end; ``heard``: each line of its standard error.
 
         After a cut link it is started again, with the same arguments. An interrupt asks it to stop, and goes on when
         it has. Raises LinkError, DeviceError.
         """
-        return self._again(partial(self._execute, program, arguments, heard), say, STARTS)
+        return self._patience(partial(self._execute, program, arguments, heard), STARTS)
 
     def _execute(self, program: str, arguments: Sequence[object], heard: Callable[[str], None]) -> Ended:
         mark = f"hvdc-{secrets.token_hex(8)}"
@@ -168,13 +163,13 @@ class RemoteRun:
             while time.monotonic() < end_s and self.device.script(f"kill -0 $(cat {pid})").status == 0:
                 time.sleep(0.3)
 
-    def fetch(self, folder: Path, say: Callable[[str], None], names: Mapping[str, Path] | None = None) -> list[Path]:
+    def fetch(self, folder: Path, names: Mapping[str, Path] | None = None) -> list[Path]:
         """Copy results that are whole into ``folder``, verified; ``names``: others, with where they go.
 
         Returns what came. Raises DeviceError, LinkError.
         """
         script = f"cd {quoted([self.folder])} && sha256sum results/* trace.json"
-        listed = self._again(partial(self.device.script, script), say)
+        listed = self._patience(partial(self.device.script, script))
         came = []
         for line in listed.text.splitlines():
             digest, _, path = line.partition(" ")
@@ -185,15 +180,15 @@ class RemoteRun:
             if name.endswith(".json") and name not in (names or {}):
                 continue
             if not (local.is_file() and hashlib.sha256(local.read_bytes()).hexdigest() == digest):
-                self._fetch(path.strip().removeprefix("*"), local, digest, say)
+                self._fetch(path.strip().removeprefix("*"), local, digest)
             came.append(local)
         return came
 
-    def _fetch(self, path: str, local: Path, digest: str, say: Callable[[str], None]) -> None:
+    def _fetch(self, path: str, local: Path, digest: str) -> None:
         partial = local.with_name(f".{local.name}.partial")
         try:
             for _ in range(3):
-                self._again(lambda: self.device.pull(f"{self.folder}/{path}", partial), say)
+                self._patience(lambda: self.device.pull(f"{self.folder}/{path}", partial))
                 if hashlib.sha256(partial.read_bytes()).hexdigest() == digest:
                     partial.replace(local)
                     return
@@ -208,16 +203,6 @@ class RemoteRun:
 
     def _hash(self, path: str) -> str:
         return self.device.script(f"sha256sum < {quoted([path])}").text.partition(" ")[0]
-
-    def _again(self, work: Callable[[], T], say: Callable[[str], None], times: int = 20) -> T:
-        for _ in range(times - 1):
-            try:
-                return work()
-            except LinkError as error:
-                say(f"the device was lost ({error.found}): it is waited for, up to {WAIT_S:g} s")
-                if not self.device.wait(WAIT_S):
-                    raise
-        return work()
 
 
 def _env(values: Mapping[str, str]) -> list[str]:

@@ -126,11 +126,10 @@ true
         return found
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[Lock]:
-        """Only one process at a time changes the folder. Raises DeviceError when another one does."""
+    def lock(self) -> Iterator[Lock]:
+        """Of the folder, not taken yet (`Lock.keep`); given back with the block."""
         lock = Lock(self.device, self.layout.lock)
         try:
-            lock.take()
             yield lock
         finally:
             lock.release()
@@ -185,7 +184,8 @@ sync
         checked_name(name)
         if not self.look().is_ours:
             raise DeviceError("nothing is deployed on the device", where=f"{self.device.serial}: {self.layout.target}")
-        with self.locked():
+        with self.lock() as lock:
+            lock.keep()
             self.remove(name)
 
     def pull_logs(self, folder: Path) -> list[Path]:

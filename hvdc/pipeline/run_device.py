@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.devices import AUTO
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import TARGET, Layout, checked_target
+from hvdc.deploy.patience import WAIT_S, Patience
 from hvdc.deploy.remote_run import RemoteRun, deployed_version
 from hvdc.deploy.store import Store
 from hvdc.pipeline.progress import Progress
@@ -70,8 +72,10 @@ class DeviceMachine:
         store = Store(device, Layout(checked_target(choice.target)))
         self._say = say
         self._store = store
-        self._held = deployed_version(store, (artifact / INDEX_NAME).read_bytes(), choice.name)
-        self.facts: DeviceFacts = read_facts(device, store.layout.target)
+        self._patience = Patience(device, say, WAIT_S)
+        index = (artifact / INDEX_NAME).read_bytes()
+        self._held = self._patience(partial(deployed_version, store, index, choice.name))
+        self.facts: DeviceFacts = self._patience(partial(read_facts, device, store.layout.target))
         self._run: RemoteRun | None = None
         self._place: Place | None = None
         self._trace: Path | None = None
@@ -92,7 +96,7 @@ class DeviceMachine:
     def begin(self, identity: Identity) -> None:
         """Which run it is: the same one finds what it has left on the device."""
         key = hashlib.sha256(json.dumps(identity.as_json(), sort_keys=True).encode()).hexdigest()[:16]
-        self._run = RemoteRun(self._store, self._held, key)
+        self._run = RemoteRun(self._store, self._held, key, self._patience)
 
     def paths(self, place: Place, trace: Path | None, libraries: Path | None) -> RunnerPaths:
         run = self._remote()
@@ -108,13 +112,13 @@ class DeviceMachine:
             raise DeviceError("the run has no folder")
         own = ("--json", "--progress", "json", "--on-stop", "abandon")
         names = {} if self._trace is None else {"trace.json": self._trace}
-        run.send(sorted(place.stream.iterdir()), "stream", self._say)
+        run.send(sorted(place.stream.iterdir()), "stream")
         try:
-            ended = run.execute(run.runner, [*arguments, *own], watched.take, self._say)
+            ended = run.execute(run.runner, [*arguments, *own], watched.take)
         finally:
             progress.finish()
             self._say("copying results from the device")
-            run.fetch(place.results, self._say, names)
+            run.fetch(place.results, names)
         report = outcome(ended.status, ended.out, watched.log)
         if not report["stopped"]:
             run.done()

@@ -65,6 +65,11 @@ class Faults:
                 return False
         return True
 
+    def cut_after(self, *sizes: int, away_s: float = 0.0) -> None:
+        """Cut the link so many bytes from now, and then so many after that, …"""
+        with self._lock:
+            self._received, self.cut_at_bytes, self.away_s, self.cuts = 0, list(sizes), away_s, 0
+
     def leave(self, away_s: float) -> None:
         self._away_until_s = time.monotonic() + away_s
 

@@ -13,6 +13,7 @@ from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, Runtim
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.deploy import Deployed, DeployRequest, deploy
 from hvdc.progress import Silent
+from hvdc.targets import load_target
 from tests.adb_peer import Peer
 from tests.artifacts import Spec, make_artifact, read_manifest, replace_data, write_manifest
 from tests.commands import Result, hvdc
@@ -82,7 +83,9 @@ def phone_artifact(root: Path, spec: Spec | None = None) -> Path:
     """A small artifact for a phone with Hexagon V79, with a runtime for it."""
     make_artifact(root, spec or Spec())
     manifest = read_manifest(root)
-    target = manifest.target.model_copy(update={"name": "sm8750", "soc": "SM8750", "hexagon_arch": "v79"})
+    sm8750 = load_target("sm8750")
+    limits = {"region_cap_bytes": sm8750.region_cap_bytes.value}
+    target = manifest.target.model_copy(update={"name": "sm8750", "soc": "SM8750", "hexagon_arch": "v79", **limits})
     write_manifest(root, manifest.model_copy(update={"target": target}))
     return with_runtime(root)
 

@@ -112,7 +112,7 @@ def test_both_engines_and_a_trace(ready: Path, board: Peer, embeds: Path, tmp_pa
 
 
 def test_a_cable_that_is_pulled_costs_no_video(ready: Path, board: Peer, embeds: Path, tmp_path: Path) -> None:
-    board.faults.cut_at_bytes = [1500, 3000, 2000, 1500, 4000, 1000]
+    board.faults.cut_after(2500, 3000, 2000, 1500, 4000, 1000)
     done = run(ready, embeds, tmp_path / "out", "--mode", "npu", "--no-decode", "--json")
     assert len(facts(done)["videos"]) == 3
     assert board.faults.cuts >= 4
@@ -123,8 +123,8 @@ def test_a_phone_that_does_not_come_back(
     ready: Path, board: Peer, embeds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it had finished is taken by the same command with --resume."""
-    monkeypatch.setattr("hvdc.deploy.remote_run.WAIT_S", 0.5)
-    board.faults.cut_at_bytes, board.faults.away_s = [3000], 1e9
+    monkeypatch.setattr("hvdc.pipeline.run_device.WAIT_S", 0.5)
+    board.faults.cut_after(9000, away_s=1e9)
     done = run(ready, embeds, tmp_path / "out", "--mode", "npu", "--no-decode")
     assert done.status == 5
     assert "the device was lost" in done.err
