@@ -9,7 +9,7 @@ CLIP := --frames 17 --height 128 --width 128
 # Both engines where there is an OpenCL driver for the GPU's, else the NPU's alone.
 ENGINES := ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 && echo hetero || echo npu
 
-.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-hexagon bench-opencl bench-runtime bench-stream quality reproduce clean
+.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-deploy bench-hexagon bench-opencl bench-runtime bench-stream quality reproduce clean
 
 demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, make clips with it
 	@tools/setup.sh run
@@ -58,6 +58,10 @@ bench-calibrate: ## calibration at full size into docs/BENCHMARKS.md; needs a CU
 bench-decoder: ## the VAE decoder at full size into docs/BENCHMARKS.md; an hour on two cores, needs 16 GB of memory
 	@tools/setup.sh dev
 	.venv/bin/python -m benchmarks.bench_decoder
+
+bench-deploy: ## a verified push of 1.3 GiB beside a plain adb push, on loopback, into docs/BENCHMARKS.md
+	@tools/setup.sh dev
+	.venv/bin/python -m benchmarks.bench_deploy
 
 bench-hexagon: ## packets of the NPU's kernels and a roofline of a block into docs/BENCHMARKS.md; needs clang-22, lld-22, llvm-22
 	@tools/setup.sh dev

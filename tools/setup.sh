@@ -58,6 +58,8 @@ has_opencl || {
         "executor does not run, and the demo takes the NPU's alone"
 }
 if [ "$mode" = dev ]; then
+    need adb adb "phones are not reached, and what deploys is not tested"
+    need mksh "mksh toybox" "commands for a phone are tested with this machine's shell and programs, not Android's"
     need cmake cmake "the runtime is built with the cmake from PyPI"
     need clang clang "the C reader is not fuzzed, and nothing is compiled as for Android"
     need aarch64-linux-gnu-g++ g++-aarch64-linux-gnu "nothing is built for ARM"

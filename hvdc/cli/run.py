@@ -7,11 +7,14 @@ from pathlib import Path
 
 import click
 
+from hvdc.cli.device_options import adb_options
 from hvdc.cli.output import out, print_json, progress_for, shown, table
 from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
+from hvdc.deploy.layout import TARGET
 from hvdc.errors import UsageError
-from hvdc.pipeline.run import GPU_IMPORTS, MODES, NPU_SUMS, WHERE, Ran, RunRequest, facts, run
-from hvdc.pipeline.run_decoders import DECODERS
+from hvdc.pipeline.run import GPU_IMPORTS, MODES, NPU_SUMS, Ran, RunRequest, facts, run
+from hvdc.pipeline.run_decoders import DECODERS, EMULATOR, ON_DEVICE
+from hvdc.pipeline.run_device import DeviceChoice
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place
 
@@ -68,7 +71,7 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
               "runtime.")  # fmt: skip
 @click.option("--no-decode", is_flag=True, help="Latents only.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Of each process's CPU work.  [default: processors]")
-@click.option("--device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
 @click.option("--gpu-import", type=click.Choice(GPU_IMPORTS), default="any", show_default=True,
               help="How the GPU sees the shared weights; copy costs memory.")  # fmt: skip
 @click.option("--gpu-silence-s", type=float, metavar="S",
@@ -80,6 +83,14 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
 @click.option("--on-gpu-loss", type=click.Choice(("go-on", "stop")), default="go-on", show_default=True,
               help="When the GPU's process dies: with the NPU alone, or not.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto or chrome://tracing.")
+@click.option(
+    "--device",
+    metavar="SERIAL|auto",
+    help="Run it on the phone that the artifact was deployed to; auto: the only one, or ANDROID_SERIAL.",
+)
+@adb_options
+@click.option("--to", "target", default=TARGET, show_default=True, metavar="DIR", help="Its folder on the phone.")
+@click.option("--name", help="Its name on the phone.  [default: any]")  # fmt: skip
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run of this output.")
 @click.option("--force", is_flag=True, help="Start over, whatever run the output holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -101,7 +112,7 @@ def command(
     decode_with: str,
     no_decode: bool,
     threads: int | None,
-    device: str | None,
+    opencl_device: str | None,
     gpu_import: str,
     gpu_silence_s: float | None,
     npu_silence_s: float | None,
@@ -109,6 +120,12 @@ def command(
     gpu_cpus: str | None,
     on_gpu_loss: str,
     trace: Path | None,
+    device: str | None,
+    adb: Path | None,
+    host: str | None,
+    port: int | None,
+    target: str,
+    name: str | None,
     resume: bool,
     force: bool,
     as_json: bool,
@@ -116,7 +133,8 @@ def command(
 ) -> None:
     """Make videos of prompts with ARTIFACT, on this machine: both engines' executors as portable programs.
 
-    The GPU's executor runs on any OpenCL device, the NPU's on processors. In mode hetero the GPU executes blocks before
+    With --device they run on a phone that ARTIFACT was deployed to, and latents come back. Here the GPU's executor runs
+    on any OpenCL device, the NPU's on processors. In mode hetero the GPU executes blocks before
     the cut and the NPU the others, of consecutive videos at once; npu and gpu take one engine, dp gives each engine
     whole videos. In mode hetero-tensor both share every linear and wait for each other after it, to compare the others
     with. Without --cut, --gpu-share and --rates a few blocks of both are timed first.
@@ -124,8 +142,19 @@ def command(
     \b
     Examples:
       hvdc run dcm.hvdc --prompts p.safetensors --prompts-limit 2 -o clips
+      hvdc run --device auto dcm.hvdc --prompts p.safetensors -o clips
       hvdc run dcm.hvdc --prompts p.safetensors --cut 51 --seeds 0:4 --trace trace.json -o clips
     """
+    if device is None:
+        refuse_without_effect(
+            given("adb", "host", "port", "target", "name"), "no phone is used", "give --device SERIAL"
+        )
+        if decode_with == ON_DEVICE:
+            raise UsageError("no phone is used, so that none decodes", where=f"--decode-with {ON_DEVICE}",
+                             fix="give --device SERIAL")  # fmt: skip
+    elif decode_with == EMULATOR:
+        raise UsageError("a phone has no emulator of its NPU", where="--decode-with emulator",
+                         fix=f"--decode-with {ON_DEVICE}, or leave it out")  # fmt: skip
     if resume and force:
         raise UsageError("--resume goes on and --force starts over", fix="give one of them")
     if mode not in ("hetero", "hetero-tensor"):
@@ -137,7 +166,7 @@ def command(
     if gpu_share != "auto":
         refuse_without_effect(given("rates"), f"the share is given: {gpu_share}", "--gpu-share auto")
     if mode == "npu":
-        of_gpu = given("device", "gpu_import", "gpu_silence_s", "gpu_cpus", "on_gpu_loss")
+        of_gpu = given("opencl_device", "gpu_import", "gpu_silence_s", "gpu_cpus", "on_gpu_loss")
         refuse_without_effect(of_gpu, "mode npu has no GPU", "--mode hetero")
     if cut != "auto":
         refuse_without_effect(given("rates"), f"the cut is given: {cut}", "--cut auto")
@@ -156,7 +185,7 @@ def command(
         npu_sums=npu_sums,
         rates=rates,
         threads=threads,
-        device=device,
+        opencl_device=opencl_device,
         gpu_import=gpu_import,
         gpu_silence_s=checked_silence(gpu_silence_s, "--gpu-silence-s"),
         npu_silence_s=checked_silence(npu_silence_s, "--npu-silence-s"),
@@ -170,6 +199,7 @@ def command(
         fps=fps,
         resume=resume,
         force=force,
+        device=None if device is None else DeviceChoice(device, adb, host, port, target, name),
     )
     ran = run(request, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if as_json:
@@ -199,9 +229,10 @@ def _print(ran: Ran) -> None:
     if report["period_s"]:
         console.print(f"period    {report['period_s']:.3f} s between finished latents")
     device = f"; GPU: {ran.device}" if ran.device else ""
-    console.print(f"ran on    {WHERE}{device}")
+    console.print(f"ran on    {ran.where}{device}")
     if ran.decoded_by:
-        console.print(f"decoder   {ran.decoded_by}: Qualcomm's emulator on this machine, no phone")
+        emulator = "Qualcomm's emulator on this machine, no phone"
+        console.print(f"decoder   {ran.decoded_by}: {emulator if ran.request.device is None else 'the phone itself'}")
     weights, beside = report["weights_bytes"] / 2**20, report["gpu_engine_bytes"] + report["npu_engine_bytes"]
     copied, shares = report["gpu_weights_copied_bytes"] / 2**20, report["gpu_import"] not in ("", "copy")
     once = f"and {copied:.1f} MiB copied to the GPU" if copied else "once for both engines" if shares else "once"

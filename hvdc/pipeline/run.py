@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,8 @@ from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import write_clips, write_sheet
-from hvdc.pipeline.run_decoders import DECODERS, AfterStream, InStream, RunDecoder
+from hvdc.pipeline.run_decoders import DECODERS, ON_DEVICE, AfterStream, InStream, OnDevice, RunDecoder
+from hvdc.pipeline.run_device import DeviceChoice, DeviceMachine, Machine, RunnerPaths
 from hvdc.pipeline.run_history import finished_run, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
 from hvdc.pipeline.run_process import Watched, run_runner
@@ -58,7 +59,7 @@ class RunRequest:
     npu_sums: str = "fast"
     rates: Path | None = None
     threads: int | None = None
-    device: str | None = None
+    opencl_device: str | None = None
     gpu_import: str = "any"
     gpu_silence_s: float | None = None
     npu_silence_s: float | None = None
@@ -72,12 +73,31 @@ class RunRequest:
     fps: int = 16
     resume: bool = False
     force: bool = False
+    device: DeviceChoice | None = None
+    """None: this machine."""
+
+
+@dataclass(frozen=True)
+class HostMachine:
+    """The runtime as it is built for this machine."""
+
+    artifact: Path
+    runtime: Runtime
+    where: str = WHERE
+
+    def paths(self, place: Place, trace: Path | None, libraries: Path | None) -> RunnerPaths:
+        stream, results = place.stream.absolute(), place.results.absolute()
+        return RunnerPaths(self.artifact, stream, results, cache_folder("opencl"), trace, libraries)
+
+    def run(self, arguments: Sequence[object], watched: Watched, progress: Progress) -> dict[str, Any]:
+        return run_runner(self.runtime.runner, arguments, watched, progress)
 
 
 @dataclass(frozen=True)
 class Ran:
     """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video in onnxruntime; None: was there, or is not
-    decoded there. ``decoded_by``: the decoder in the runtime, as it calls itself; ``""`` for none."""
+    decoded there. ``decoded_by``: the decoder in the runtime, as it calls itself; ``""`` for none. ``where``: what the
+    runtime ran on, a sentence."""
 
     request: RunRequest
     report: dict[str, Any]
@@ -88,6 +108,7 @@ class Ran:
     decoded: bool
     decoded_by: str
     sheet_rows: int
+    where: str = WHERE
     notes: tuple[str, ...] = field(default=())
 
 
@@ -98,7 +119,8 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
     """
     with ExitStack() as stack:
         artifact = stack.enter_context(open_artifact(request.artifact))
-        decoder = _decoder(request, artifact, stack)
+        device = None if request.device is None else DeviceMachine(request.device, request.artifact, say)
+        decoder = _decoder(request, artifact, device, stack)
         g = artifact.manifest.geometry
         prompts = stack.enter_context(
             read_prompts(
@@ -112,8 +134,9 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             artifact.index.header["index_sha256"].tobytes().hex(), prompts.sha256, videos, request.mode, request.cut,
             request.gpu_share, request.npu_sums,
             None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
+            None if device is None else device.model,
         )  # fmt: skip
-        runtime = find_runtime("host", progress, say)
+        machine = _machine(request, device, identity, progress, say)
         place, state = stack.enter_context(
             opened_place(request.output, identity, resume=request.resume, force=request.force)
         )
@@ -121,7 +144,7 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             if table is not None and not table.is_uniform and request.mode == "hetero" and state.cut is None:
                 # The runtime knows equal blocks only.
                 state.note(cut=Trajectory(table.costs()).best().cut, gpu_share=None, cut_source="rates")
-            return _run(request, artifact, prompts, videos, rates, runtime, place, state, decoder, progress, say)
+            return _run(request, artifact, prompts, videos, rates, machine, place, state, decoder, progress, say)
         except HvdcError as error:
             if not state.has_begun and AND_RESUME in error.fix:  # nothing of this run is kept
                 error.fix = error.fix.partition(AND_RESUME)[0] + " again"
@@ -161,13 +184,17 @@ def _checked(request: RunRequest, artifact: Artifact) -> RateTable | None:
     return table
 
 
-def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> RunDecoder | None:
+def _decoder(
+    request: RunRequest, artifact: Artifact, device: DeviceMachine | None, stack: ExitStack
+) -> RunDecoder | None:
     in_stream = request.decode_with != DECODERS[0]
     if not request.decode or (artifact.manifest.decoder is None and not in_stream):
         return None
     image_library()
     if request.suffix == "mp4":
         require_encoder()
+    if request.decode_with == ON_DEVICE:
+        return OnDevice(artifact, has_libraries=device is not None and device.has_qnn)
     if in_stream:
         return InStream(artifact)
     return AfterStream(stack.enter_context(HostDecoder(artifact, None, request.threads or 2)))
@@ -175,7 +202,7 @@ def _decoder(request: RunRequest, artifact: Artifact, stack: ExitStack) -> RunDe
 
 def _run(
     request: RunRequest, artifact: Artifact, prompts: Prompts, videos: tuple[StreamVideo, ...], rates: Rates | None,
-    runtime: Runtime, place: Place, state: Run, decoder: RunDecoder | None, progress: Progress,
+    machine: Machine, place: Place, state: Run, decoder: RunDecoder | None, progress: Progress,
     say: Callable[[str], None],
 ) -> Ran:  # fmt: skip
     manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
@@ -191,8 +218,8 @@ def _run(
             ),
             state.begin, lambda record: state.note_videos([record]),
         )  # fmt: skip
-        arguments = _arguments(request, place, state, rates, decoder)
-        report = run_runner(runtime.runner, arguments, watched, progress)
+        paths = machine.paths(place, request.trace, decoder.libraries if decoder is not None else None)
+        report = machine.run(_arguments(request, paths, state, rates), watched, progress)
         # Most were heard as they finished; what this process did not read for too long, the runtime has not kept.
         state.note_videos(record for record in report["videos"] if record["finished_s"] and not record["skipped"])
         report = merged(report, state)
@@ -218,14 +245,22 @@ def _run(
         rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
     return Ran(
         request, _with_first_source(report, state), device, videos, texts, tuple(decode_s), decoder is not None,
-        decoded_by, rows, _notes(request, manifest.decoder is not None, report),
+        decoded_by, rows, machine.where, _notes(request, manifest.decoder is not None, report),
     )  # fmt: skip
 
 
-def _arguments(
-    request: RunRequest, place: Place, state: Run, rates: Rates | None, decoder: RunDecoder | None
-) -> list[object]:
-    out: list[object] = [request.artifact.absolute(), place.stream.absolute(), "-o", place.results.absolute()]
+def _machine(
+    request: RunRequest, device: DeviceMachine | None, identity: Identity, progress: Progress,
+    say: Callable[[str], None],
+) -> Machine:  # fmt: skip
+    if device is None:
+        return HostMachine(request.artifact.absolute(), find_runtime("host", progress, say))
+    device.begin(identity)
+    return device
+
+
+def _arguments(request: RunRequest, paths: RunnerPaths, state: Run, rates: Rates | None) -> list[object]:
+    out: list[object] = [paths.artifact, paths.stream, "-o", paths.results]
     out += ["--mode", request.mode, "--npu-sums", request.npu_sums]
     out += ["--resume"]  # the folder is this run's own: what is there was made by it
     if request.mode == "hetero":
@@ -242,15 +277,16 @@ def _arguments(
         elif rates is not None:
             out += _block_rates(rates)
     if request.mode != "npu":
-        out += ["--kernel-cache", cache_folder("opencl")]
+        out += ["--kernel-cache", paths.kernels]
         out += ["--on-gpu-loss", "stop" if request.stop_when_gpu_lost else "go-on"]
         out += ["--gpu-import", request.gpu_import]
-    if decoder is not None and decoder.libraries is not None:
-        out += ["--qnn-libraries", decoder.libraries, "--emulator", "yes"]
+    if paths.libraries is not None:
+        out += ["--qnn-libraries", paths.libraries]
+        out += ["--emulator", "yes"] if request.device is None else []
     given = {
-        "--threads": request.threads, "--device": request.device, "--npu-cpus": request.npu_cpus,
+        "--threads": request.threads, "--device": request.opencl_device, "--npu-cpus": request.npu_cpus,
         "--gpu-cpus": request.gpu_cpus, "--gpu-silence-s": request.gpu_silence_s,
-        "--npu-silence-s": request.npu_silence_s, "--trace": request.trace,
+        "--npu-silence-s": request.npu_silence_s, "--trace": paths.trace,
     }  # fmt: skip
     for option, value in given.items():
         out += [option, value] if value is not None else []
@@ -285,7 +321,7 @@ def facts(ran: Ran) -> dict[str, Any]:
     return {
         **{name: value for name, value in ran.report.items() if name != "videos"},
         "gpu": ran.device,
-        "where": WHERE,
+        "where": ran.where,
         "decoded_by": ran.decoded_by or None,
         "latents": str(place.latents),
         "sheet": str(place.sheet) if ran.decoded else None,

@@ -25,7 +25,9 @@ from hvdc.pipeline.run_results import tokens_sha256
 
 Float32Array = npt.NDArray[np.float32]
 
-DECODERS = ("onnxruntime", "emulator")
+DECODERS = ("onnxruntime", "emulator", "device")
+EMULATOR, ON_DEVICE = DECODERS[1:]
+"""The artifact's binaries, by the runtime on the phone that makes the latents."""
 
 _APART = "--decoder-backend qnn --set decoder_share_weights=false"
 
@@ -74,15 +76,20 @@ class InStream:
     cannot decode, and where there is none.
     """
 
+    name = DECODERS[1]
+
     def __init__(self, artifact: Artifact) -> None:
-        _require_emulated(artifact, artifact.manifest.decoder)
         self._artifact = artifact
-        self.libraries: Path | None = library_folder()
         self.decoded_by = ""
+        self.libraries: Path | None = self._found_libraries()
+
+    def _found_libraries(self) -> Path:
+        _require_emulated(self._artifact, self._artifact.manifest.decoder)
+        return library_folder()
 
     @property
     def identity(self) -> dict[str, str]:
-        return {"decoder": DECODERS[1]}
+        return {"decoder": self.name}
 
     def is_done(self, place: Place, video: int) -> bool:
         try:
@@ -104,6 +111,33 @@ class InStream:
             )  # fmt: skip
         self.decoded_by = found.decoder
         return found.pixels
+
+
+class OnDevice(InStream):
+    """The runtime on a device, with the libraries that were deployed there (``hvdc deploy --qairt``).
+
+    ``libraries`` says that there are some; their place is the device's. Raises UsageError where something is missing.
+    """
+
+    name = ON_DEVICE
+
+    def __init__(self, artifact: Artifact, *, has_libraries: bool) -> None:
+        self._has_libraries = has_libraries
+        super().__init__(artifact)
+
+    def _found_libraries(self) -> Path:
+        entry, where = self._artifact.manifest.decoder, f"{self._artifact.path}, --decode-with {ON_DEVICE}"
+        if entry is None or not entry.binaries:
+            raise UsageError(
+                "the artifact's decoder was not compiled for the NPU", where=where,
+                fix="compile it with --vae PATH --latents FILE, or leave --decode-with out",
+            )  # fmt: skip
+        if not self._has_libraries:
+            raise UsageError(
+                "the libraries that the decoder needs were not deployed", where=where,
+                fix="hvdc deploy --qairt DIR ARTIFACT, or leave --decode-with out",
+            )  # fmt: skip
+        return Path()
 
 
 def _require_emulated(artifact: Artifact, entry: Decoder | None) -> None:

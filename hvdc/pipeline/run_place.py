@@ -39,7 +39,7 @@ FORMAT = 1
 @dataclass(frozen=True)
 class Identity:
     """What decides every value of a run. ``cut`` and ``gpu_share``: as asked for; None is auto. ``rates``: seconds, of
-    a table."""
+    a table. ``device``: the kind of device that runs it, None for this machine."""
 
     artifact: str
     prompts: str
@@ -49,9 +49,12 @@ class Identity:
     gpu_share: float | None
     npu_sums: str
     rates: tuple[float, float, float] | None
+    device: str | None = None
 
     def as_json(self) -> dict[str, Any]:
         held: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples become lists, as they are read back
+        if self.device is None:  # runs of this machine that were begun before there were others go on
+            del held["device"]
         return held | {"format": FORMAT}
 
 
@@ -236,8 +239,8 @@ def _begun(place: Place, identity: Identity, *, resume: bool, force: bool) -> Ru
             raise
     if held.get("run") != identity.as_json():
         raise UsageError(
-            "the run that is there is of something else: another artifact, prompts, seeds, mode, cut, share, sums "
-            "or rates",
+            "the run that is there is of something else: another artifact, prompts, seeds, mode, cut, share, sums, "
+            "rates or device",
             where=str(path), fix="give what it was started with, --force to start over, or choose another -o",
         )  # fmt: skip
     return Run(path, identity, held)

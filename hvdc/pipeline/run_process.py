@@ -128,7 +128,7 @@ def run_runner(program: Path, arguments: Sequence[object], watched: Watched, pro
             progress.finish()
         report.seek(0)
         text = report.read().decode("utf-8", "replace")
-    return _outcome(process.returncode, text, watched.log)
+    return outcome(process.returncode, text, watched.log)
 
 
 def _stop(process: subprocess.Popen[str]) -> None:
@@ -142,7 +142,8 @@ def _stop(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def _outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
+def outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
+    """The report in what the program printed, which ended with ``status``. Raises RunnerError."""
     try:
         report = json.loads(text)
     except (ValueError, RecursionError):

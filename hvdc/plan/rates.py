@@ -33,7 +33,6 @@ from hvdc.plan.rate_fields import (
     Size,
 )
 from hvdc.plan.toml_file import read_toml
-from hvdc.targets import load_target
 
 UNLIKELY = 100.0
 """Rates of one thing that differ by more are in different units, or of different things."""
@@ -42,11 +41,12 @@ EXAMPLES = "see examples/rates for what one looks like"
 
 class RateTable(Fields):
     """What `load_rates` reads. ``tokens`` are those of a step; ``semantic_steps`` is κ: the steps before the expert
-    switch. ``thermal`` is how the device was cooled and powered. A key that is absent is not known."""
+    switch. ``target`` may be one that `hvdc probe` described. ``thermal`` is how the device was cooled and powered. A
+    key that is absent is not known."""
 
     name: Annotated[str, Field(min_length=1)]
     device: Annotated[str, Field(min_length=1)]
-    target: str
+    target: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$")]
     date: datetime.date | None = None
     thermal: Annotated[str, Field(min_length=4)]
     frames: Size
@@ -188,14 +188,12 @@ class RateTable(Fields):
 
 
 def load_rates(path: Path) -> RateTable:
-    """The table in a TOML file. Raises UsageError for one that cannot be read, is not valid or is of no target."""
+    """The table in a TOML file. Raises UsageError for one that cannot be read or is not valid."""
     values = read_toml(path, "the rate table", fix=EXAMPLES)
     try:
-        table = RateTable.model_validate(values)
+        return RateTable.model_validate(values)
     except ValidationError as error:
         raise _as_usage_error(path, error) from error
-    load_target(table.target)
-    return table
 
 
 def rates_toml(table: RateTable) -> str:

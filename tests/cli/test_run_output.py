@@ -88,7 +88,7 @@ def test_an_old_run_goes_only_when_the_new_one_has_begun(
     given = ("--mode", "npu", "--prompts-limit", 1, "--no-decode")
     ran(runnable_artifact, embeds, out, *given)
     before = tree(out)
-    for more, status in ((("--npu-cpus", "4000"), None), (("--device", "no such device", "--mode", "gpu"), 5)):
+    for more, status in ((("--npu-cpus", "4000"), None), (("--opencl-device", "no such device", "--mode", "gpu"), 5)):
         done = run(runnable_artifact, embeds, out, *given, *more, "--force")
         assert done.status != 0
         assert status in (None, done.status)
@@ -121,7 +121,7 @@ def test_what_never_began_is_not_to_be_resumed(
 
 
 def test_a_run_that_never_began_leaves_an_empty_folder(runnable_artifact: Path, embeds: Path, out: Path) -> None:
-    assert run(runnable_artifact, embeds, out, "--device", "no such device", "--cut", 3).status == Exit.DEVICE
+    assert run(runnable_artifact, embeds, out, "--opencl-device", "no such device", "--cut", 3).status == Exit.DEVICE
     assert list(out.iterdir()) == []
     given = ("--mode", "npu", "--prompts-limit", 1, "--no-decode")
     assert ran(runnable_artifact, embeds, out, *given)["finished"] == 1

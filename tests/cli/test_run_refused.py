@@ -38,7 +38,7 @@ def test_an_artifact_without_a_decoder(tiny_artifact: Path, out: Path, tmp_path:
         (("--cut", 13), "the cut is beyond the trajectory"),
         (("--cut", "soon"), "this is no place for a cut"),
         (("--mode", "npu", "--cut", 3), "--cut would have no effect"),
-        (("--mode", "npu", "--device", "x"), "--device would have no effect"),
+        (("--mode", "npu", "--opencl-device", "x"), "--opencl-device would have no effect"),
         (("--mode", "npu", "--gpu-import", "copy"), "--gpu-import would have no effect"),
         (("--mode", "npu", "--gpu-silence-s", 9), "--gpu-silence-s would have no effect"),
         (("--gpu-silence-s", 0), "this is no length of time"),
@@ -84,6 +84,6 @@ def test_an_output_in_no_folder(runnable_artifact: Path, embeds: Path, tmp_path:
 
 
 def test_what_the_runtime_refuses_is_said_with_its_status(runnable_artifact: Path, embeds: Path, out: Path) -> None:
-    done = run(runnable_artifact, embeds, out, "--device", "no such device", "--cut", 3, "--json")
+    done = run(runnable_artifact, embeds, out, "--opencl-device", "no such device", "--cut", 3, "--json")
     assert done.status == Exit.DEVICE
     assert "no such device" in done.json()["error"]["what"]

@@ -144,7 +144,7 @@ def test_any_number_and_text_survives_the_file(
         ("date = 2026-11-30", 'date = "yesterday"', "'date' .* date"),
         ('engine = "npu"', 'engine = "cpu"', r"'gemm\.0\.engine' .* 'gpu' or 'npu'"),
         ("seconds = 0.125", "seconds = -1.0", r"'gemm\.0\.seconds' .* greater than 0"),
-        ('target = "sm8750"', 'target = "sm1"', "no target 'sm1'"),
+        ('target = "sm8750"', 'target = "SM 8750"', "'target' .* pattern"),
         ("name = ", "name ", "cannot be read"),
     ],
 )
@@ -152,7 +152,7 @@ def test_a_table_is_strict(tmp_path: Path, old: str, new: str, message: str) -> 
     assert old in TEXT
     with pytest.raises(UsageError, match=message) as caught:
         load_rates(table(tmp_path, TEXT.replace(old, new, 1)))
-    assert "no target" in message or str(tmp_path) in caught.value.where
+    assert str(tmp_path) in caught.value.where
 
 
 @pytest.mark.parametrize("text", ["13 s", "13270 ms", "13.5", "13,5"])

@@ -1,0 +1,116 @@
+"""Pushing 1.4 GiB by `hvdc deploy` beside a plain ``adb push`` of the same bytes, on loopback, into docs/BENCHMARKS.md.
+
+The device is the tests' peer as a process of its own; client and server are the real adb. Bytes on loopback say nothing
+about USB: what is compared is what the verified, resumable push adds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.report import Line, lines_table, say, write_section
+from hvdc.deploy.adb import AdbDevice
+from hvdc.deploy.adb_program import find_adb
+from hvdc.deploy.deploy import DeployRequest, deploy
+from hvdc.progress import Silent
+from tests.adb_peer import AdbServer
+from tests.artifacts import Spec
+from tests.deploy.artifacts import phone_artifact
+
+ROOT = Path(__file__).resolve().parents[1]
+FULL_SIZE = Spec(layers=30, width=1536, ffn_width=8960, heads=12, rank=128)
+"""As many bytes as the full-size model's weights have, arbitrary ones, in files of the size of its regions."""
+RATE_GOAL, MEMORY_GOAL_MIB = 0.7, 200
+
+
+@contextlib.contextmanager
+def phone(folder: Path) -> Iterator[str]:
+    """The peer as a process; its address."""
+    command = [sys.executable, "-m", "tests.adb_peer", str(folder)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    try:
+        if process.stdout is None:
+            raise AssertionError
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def plain(device: AdbDevice, artifact: Path) -> float:
+    """Seconds of ``adb push`` of the whole folder."""
+    begun_s = time.perf_counter()
+    subprocess.run(device.command("push", artifact, "/data/local/tmp/plain"), check=True, capture_output=True)
+    return time.perf_counter() - begun_s
+
+
+def peak_mib(artifact: Path, serial: str, environment: dict[str, str], name: str) -> float:
+    """Largest resident memory of `hvdc deploy` as a process, with what it starts, in MiB."""
+    command = ["/usr/bin/env", "time", "-f", "%M"] if shutil.which("time") else []
+    words = ["-m", "hvdc", "deploy", str(artifact), "--serial", serial, "--no-run", "--name", name, "-q"]
+    done = subprocess.run([*command, sys.executable, *words], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          check=True)  # fmt: skip
+    return int(done.stderr.split()[-1]) / 1024 if command else float("nan")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--layers", type=int, default=FULL_SIZE.layers, help="fewer make a smaller artifact")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--no-write", action="store_true", help="print, and leave docs/BENCHMARKS.md alone")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hvdc-bench-deploy-") as place, contextlib.ExitStack() as stack:
+        folder = Path(place)
+        say("writing an artifact of random bytes")
+        artifact = phone_artifact(folder / "large.hvdc", dataclasses.replace(FULL_SIZE, layers=given.layers))
+        size = sum(path.stat().st_size for path in artifact.rglob("*") if path.is_file())
+        server = stack.enter_context(AdbServer(find_adb(), folder / "home"))
+        root = folder / "phone"
+        serial = stack.enter_context(phone(root))
+        server.connect(serial)
+        device = server.adb.device(serial)
+        plain_s, sent_s, whole_s = [], [], []
+        for i in range(given.repeat):
+            plain_s.append(plain(device, artifact))
+            shutil.rmtree(root / "data/local/tmp/plain")
+            begun_s = time.perf_counter()
+            done = deploy(DeployRequest(artifact, name=f"run{i}", smoke=False), device, Silent(), lambda text: None)
+            whole_s.append(time.perf_counter() - begun_s)
+            sent_s.append(done.sent.seconds)
+            shutil.rmtree(root / "data/local/tmp/hvdc")
+            say(f"adb push {size / plain_s[-1] / 1e6:.0f} MB/s, hvdc deploy {size / sent_s[-1] / 1e6:.0f} MB/s, "
+                f"{whole_s[-1]:.1f} s with hashing here and there")  # fmt: skip
+        memory = peak_mib(artifact, serial, {**os.environ, **server.environment()}, "memory")
+        ratio = statistics.median(p / s for p, s in zip(plain_s, sent_s, strict=True))
+        rows = [
+            Line("rate of a verified push ÷ rate of `adb push`", f"{ratio:.2f}", f"≥ {RATE_GOAL}", ratio >= RATE_GOAL,
+                 f"median of {given.repeat} pairs; every piece hashed on the device while the next is sent"),
+            Line("`adb push` of the same bytes", f"{size / statistics.median(plain_s) / 1e6:.0f} MB/s", "–", True,
+                 f"{size / 2**30:.2f} GiB, {find_adb().text()}".replace(str(find_adb().path), "adb")),
+            Line("all of `hvdc deploy`", f"{statistics.median(whole_s):.1f} s", "–", True,
+                 "and before it the hash of every file here, after it the hash of every file there, on one core"),
+            Line("memory", f"{memory:.0f} MiB", f"< {MEMORY_GOAL_MIB} MiB", memory < MEMORY_GOAL_MIB,
+                 "largest resident set of `hvdc deploy`, as a process of its own"),
+        ]  # fmt: skip
+        text = lines_table(rows)
+        print(text)
+        if not given.no_write:
+            write_section(
+                ROOT / "docs" / "BENCHMARKS.md", "Deploying, on loopback", "make bench-deploy", text, ("hvdc",)
+            )
+    sys.exit(not all(row.holds for row in rows))
+
+
+if __name__ == "__main__":
+    main()

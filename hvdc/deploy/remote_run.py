@@ -1,0 +1,209 @@
+"""A stream of videos on a device: its input goes there, `hvdc_runner` runs, its results come back.
+
+What was made stays on the device until it has arrived here, so that a cut link or an interrupt costs no finished video.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from hvdc.deploy.adb import AdbDevice, quoted
+from hvdc.deploy.errors import DeviceError, LinkError
+from hvdc.deploy.found import Held
+from hvdc.deploy.layout import ARTIFACT, QNN, Layout
+from hvdc.deploy.patience import Patience
+from hvdc.deploy.store import Store
+
+RESULT = re.compile(r"video-\d{6}\.(?:safetensors|ppm)|trace\.json", re.ASCII)
+_TARGET = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
+REPORT_BYTES = 64 << 20
+STOP_S = 90.0
+"""A block takes a phone seconds; the runner stops before its next one."""
+STARTS = 5
+"""How often a runner is started that a cut link has ended."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a program on a device ended. ``status``: as its shell has it, 128 + N for signal N."""
+
+    status: int
+    out: str
+
+
+def deployed_version(store: Store, index: bytes, name: str | None) -> Held:
+    """The version on a device that has this ``index.bin``; one in use before others.
+
+    Raises DeviceError: there is none.
+    """
+    digest = hashlib.sha256(index).hexdigest()
+    versions = sorted(store.look().versions, key=lambda v: not v.is_current)
+    named = [v for v in versions if name is None or v.name == name]
+    for held in named:
+        if held.files.get(f"{ARTIFACT}/index.bin", ("", 0))[0] == digest:
+            return held
+    there = ", ".join(sorted({v.name for v in versions}))
+    raise DeviceError(
+        "this artifact is not on the device", where=f"{store.device.serial}: {store.layout.target}",
+        found=f"others: {there}" if there else "nothing is deployed there", fix="hvdc deploy ARTIFACT",
+    )  # fmt: skip
+
+
+class RemoteRun:
+    """A folder on a device for one run: ``key`` names it, and is the same for the same input."""
+
+    def __init__(self, store: Store, held: Held, key: str, patience: Patience) -> None:
+        self.device: AdbDevice = store.device
+        self._store, self._held, self._patience = store, held, patience
+        layout: Layout = store.layout
+        self.version = layout.version(held.name, held.version)
+        self.folder = f"{layout.runs(held.name)}/{key}"
+        self.kernels = f"{layout.target}/kernels"
+        self.target = str(held.deployed.get("target", ""))
+        if _TARGET.fullmatch(self.target) is None:
+            raise DeviceError(
+                "what is deployed has no runtime", where=f"{self.device.serial}: {self.version}",
+                fix="hvdc runtime build --target android --ndk PATH --into ARTIFACT, and hvdc deploy ARTIFACT",
+            )  # fmt: skip
+
+    @property
+    def artifact(self) -> str:
+        return f"{self.version}/{ARTIFACT}"
+
+    @property
+    def runner(self) -> str:
+        return f"{self.artifact}/runtime/{self.target}-hvdc_runner"
+
+    @property
+    def qnn(self) -> str | None:
+        """The folder of QAIRT's libraries, if they were deployed."""
+        return f"{self.version}/{QNN}" if any(path.startswith(f"{QNN}/") for path in self._held.files) else None
+
+    def environment(self) -> dict[str, str]:
+        """Where libraries are looked for, by the CPU's loader and by the DSP's."""
+        if self.qnn is None:
+            return {}
+        dsp = f"{self.artifact}/runtime;{self.qnn}"
+        return {"LD_LIBRARY_PATH": self.qnn, "DSP_LIBRARY_PATH": dsp, "ADSP_LIBRARY_PATH": dsp}
+
+    def send(self, files: Iterable[Path], folder: str) -> None:
+        """Put files into a folder of the run, verified. Raises DeviceError, LinkError."""
+        place = f"{self.folder}/{folder}"
+        folders = quoted([place, f"{self.folder}/results", self.kernels])
+        self._patience(partial(self._store.run, f"mkdir -p {folders}", "making folders on the device"))
+        for path in files:
+            remote, digest = f"{place}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
+            for _ in range(3):
+                if self._patience(partial(self._hash, remote)) == digest:
+                    break
+                self._patience(partial(self.device.push, path, remote))
+            else:
+                raise DeviceError(
+                    "what arrives on the device is not what was sent", where=f"{self.device.serial}: {remote}",
+                    fix="make room on it, or try another cable",
+                )  # fmt: skip
+
+    def execute(self, program: str, arguments: Sequence[object], heard: Callable[[str], None]) -> Ended:
+        """Run a program in the run's folder to its end; ``heard``: each line of its standard error.
+
+        After a cut link it is started again, with the same arguments. An interrupt asks it to stop, and goes on when
+        it has. Raises LinkError, DeviceError.
+        """
+        return self._patience(partial(self._execute, program, arguments, heard), STARTS)
+
+    def _execute(self, program: str, arguments: Sequence[object], heard: Callable[[str], None]) -> Ended:
+        mark = f"hvdc-{secrets.token_hex(8)}"
+        inner = "echo $$ > pid; exec " + quoted([*_env(self.environment()), program, *arguments]) + " 2>&1 >report.json"
+        script = (
+            f"cd {quoted([self.folder])} || exit 97\n"
+            f"rm -f report.json\n"
+            f"( sh -c {quoted([inner])} </dev/null; s=$?; echo; echo {mark} $s; cat report.json ) | tee run.log"
+        )
+        status: int | None = None
+        report: list[str] = []
+        size = 0
+        with self.device.stream("sh", "-c", script) as process:
+            if process.stdin is not None:
+                process.stdin.close()
+            try:
+                for raw in process.stdout or ():
+                    line = raw.decode("utf-8", "replace").rstrip("\r\n")
+                    if status is not None:
+                        size += len(raw)
+                        if size > REPORT_BYTES:
+                            raise DeviceError("the device answers without end", where=self.device.serial)
+                        report.append(line)
+                    elif line.startswith(f"{mark} ") and line.split()[1].isdigit():
+                        status = int(line.split()[1])
+                    elif line:
+                        heard(line)
+            except KeyboardInterrupt:
+                self.stop()
+                raise
+        if status is None:
+            raise LinkError("the device was lost while it worked", where=self.device.serial, found="no report",
+                            fix="look at the cable, and run the same command with --resume")  # fmt: skip
+        return Ended(status, "\n".join(report))
+
+    def stop(self) -> None:
+        """Ask the runner to stop, and wait until it has."""
+        pid = quoted([f"{self.folder}/pid"])
+        script = f'p=$(cat {pid}) && kill -TERM "$p"'
+        with contextlib.suppress(DeviceError):
+            self.device.script(script, timeout_s=15)
+            end_s = time.monotonic() + STOP_S
+            while time.monotonic() < end_s and self.device.script(f"kill -0 $(cat {pid})").status == 0:
+                time.sleep(0.3)
+
+    def fetch(self, folder: Path, names: Mapping[str, Path] | None = None) -> list[Path]:
+        """Copy results that are whole into ``folder``, verified; ``names``: others, with where they go.
+
+        Returns what came. Raises DeviceError, LinkError.
+        """
+        script = f"cd {quoted([self.folder])} && sha256sum results/* trace.json"
+        listed = self._patience(partial(self.device.script, script))
+        came = []
+        for line in listed.text.splitlines():
+            digest, _, path = line.partition(" ")
+            name = path.strip().removeprefix("*").removeprefix("results/")
+            if RESULT.fullmatch(name) is None:
+                continue
+            local = (names or {}).get(name, folder / name)
+            if name.endswith(".json") and name not in (names or {}):
+                continue
+            if not (local.is_file() and hashlib.sha256(local.read_bytes()).hexdigest() == digest):
+                self._fetch(path.strip().removeprefix("*"), local, digest)
+            came.append(local)
+        return came
+
+    def _fetch(self, path: str, local: Path, digest: str) -> None:
+        partial = local.with_name(f".{local.name}.partial")
+        try:
+            for _ in range(3):
+                self._patience(lambda: self.device.pull(f"{self.folder}/{path}", partial))
+                if hashlib.sha256(partial.read_bytes()).hexdigest() == digest:
+                    partial.replace(local)
+                    return
+        finally:
+            partial.unlink(missing_ok=True)
+        raise DeviceError("what comes from the device is not what is there", where=f"{self.device.serial}: {path}",
+                          fix="try another cable or port")  # fmt: skip
+
+    def done(self) -> None:
+        """Remove input and results from the device; the log and the report stay."""
+        self._store.run(f"cd {quoted([self.folder])} && rm -rf stream results trace.json pid", "tidying up")
+
+    def _hash(self, path: str) -> str:
+        return self.device.script(f"sha256sum < {quoted([path])}").text.partition(" ")[0]
+
+
+def _env(values: Mapping[str, str]) -> list[str]:
+    return ["env", *(f"{name}={value}" for name, value in values.items())] if values else []

@@ -1,0 +1,150 @@
+"""What a deployed version can do on its device, found out by its own programs: each a sentence.
+
+Trying is short: a block of few tokens on each engine. How fast a device is, is another question (`hvdc bench`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from hvdc.deploy.adb import AdbDevice, Answer, quoted
+from hvdc.deploy.device_facts import FASTRPC, OPENCL, DeviceFacts
+from hvdc.deploy.layout import ARTIFACT, Layout
+
+State = Literal["ok", "failed", "not tried"]
+
+SELFTEST_S, BENCH_S = 300.0, 900.0
+TOKENS = 256
+"""Of the block that is tried: enough for every kernel, few enough for a phone's processors."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One thing that was tried, and a sentence about it."""
+
+    name: str
+    state: State
+    text: str
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Where a version's programs lie on a device. ``folder``: of the version. ``target``: what they are built for."""
+
+    device: AdbDevice
+    folder: str
+    target: str
+
+    @property
+    def artifact(self) -> str:
+        return f"{self.folder}/{ARTIFACT}"
+
+    @property
+    def runtime(self) -> str:
+        return f"{self.artifact}/runtime"
+
+    def path(self, program: str) -> str:
+        return f"{self.runtime}/{self.target}-{program}"
+
+    def run(self, program: str, *words: object, timeout_s: float, given: str = "") -> Answer:
+        """``given``: a line of standard input."""
+        command = quoted([self.path(program), *words])
+        feed = f"printf '%s\\n' {quoted([given])} | " if given else ""
+        return self.device.script(f"{feed}{command}", timeout_s=timeout_s)
+
+
+def asked_arch(programs: Programs) -> tuple[int | None, str]:
+    """The architecture that the DSP says it is, or None and why it was not said. Raises LinkError, DeviceError."""
+    answer = programs.run("hvdc_selftest", "--json", "--skels", programs.runtime, timeout_s=SELFTEST_S)
+    arch = _json(answer).get("arch")
+    if isinstance(arch, int) and not isinstance(arch, bool) and 0 < arch < 1000:
+        return arch, ""
+    return None, answer.said or f"hvdc_selftest ended with status {answer.status} and said nothing"
+
+
+def smoke_test(
+    programs: Programs, facts: DeviceFacts, layout: Layout, *, is_calibrated: bool, say: Callable[[str], None]
+) -> list[Tried]:
+    """Try everything; what fails is a result. Raises LinkError, DeviceError for a device that is lost."""
+    tried = []
+    for try_it in (_starts, _opens, _dsp):
+        tried.append(try_it(programs, facts))
+        say(f"{tried[-1].name}: {tried[-1].text}")
+        if tried[0].state == "failed":
+            return tried
+    for engine in ("npu", "gpu"):
+        why = _why_no_gpu(facts, is_calibrated) if engine == "gpu" else ""
+        tried.append(Tried(f"{engine} block", "not tried", why) if why else _block(programs, engine, facts, layout))
+        say(f"{tried[-1].name}: {tried[-1].text}")
+    return tried
+
+
+def _starts(programs: Programs, facts: DeviceFacts) -> Tried:
+    answer = programs.run("hvdc_runner", "--help", timeout_s=60)
+    if answer.status == 0 and answer.text.startswith("usage: hvdc_runner"):
+        return Tried("programs", "ok", "the device executes them")
+    return Tried("programs", "failed", f"the device does not execute them: {answer.said or answer.status}")
+
+
+def _opens(programs: Programs, facts: DeviceFacts) -> Tried:
+    answer = programs.run("hvdc_check", timeout_s=120, given=f"open {programs.artifact}")
+    if answer.text.startswith("0 OK"):
+        return Tried("artifact", "ok", "the runtime's reader opens it there")
+    return Tried("artifact", "failed", f"the runtime's reader refuses it there: {answer.said}")
+
+
+def _dsp(programs: Programs, facts: DeviceFacts) -> Tried:
+    if FASTRPC not in facts.libraries:
+        return Tried("DSP self-test", "not tried", f"there is no {FASTRPC} on the device")
+    answer = programs.run("hvdc_selftest", "--json", "--skels", programs.runtime, timeout_s=SELFTEST_S)
+    report = _json(answer)
+    checks = [check for check in report.get("checks", ()) if isinstance(check, dict)]
+    failed = [check for check in checks if check.get("state") == "FAILED"]
+    if failed:
+        first = failed[0]
+        text = f"{len(failed)} of {len(checks)} checks failed, the first {first.get('name')}: {first.get('meaning')}"
+        return Tried("DSP self-test", "failed", text)
+    if not checks:
+        return Tried("DSP self-test", "failed", answer.said or f"status {answer.status}, and no report")
+    return Tried("DSP self-test", "ok", f"Hexagon v{report.get('arch')}: {len(checks)} checks, none failed")
+
+
+def _why_no_gpu(facts: DeviceFacts, is_calibrated: bool) -> str:
+    if OPENCL not in facts.libraries:
+        return f"there is no {OPENCL} that a program may load"
+    return "" if is_calibrated else "the artifact has no activation scales, which the GPU needs"
+
+
+def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> Tried:
+    kernels = f"{layout.target}/kernels"
+    words = ["--engine", engine, "--tokens", TOKENS, "--warm-up", 0, "--repeat", 1, "--spread-limit", 1e9, "--json"]
+    if engine == "gpu":
+        programs.device.shell("mkdir", "-p", kernels)
+        words += ["--kernel-cache", kernels]
+    elif FASTRPC not in facts.libraries:  # else Android's program would ask for a DSP
+        words += ["--npu", "portable"]
+    name = f"{engine} block"
+    answer = programs.run("hvdc_bench", programs.artifact, *words, timeout_s=BENCH_S)
+    report = _json(answer)
+    blocks = [row for row in report.get("series", ()) if isinstance(row, dict) and row.get("what") == "block"]
+    if answer.status != 0 or not blocks:
+        return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
+    gpu = report.get("gpu")
+    where = f" on {gpu.get('device')}" if engine == "gpu" and isinstance(gpu, dict) else ""
+    npu = report.get("npu")
+    place = npu.get("place") if engine == "npu" and isinstance(npu, dict) else None
+    portable = ", as a portable program on processors" if place == "portable" else f" on {place}" if place else ""
+    return Tried(
+        name, "ok", f"the artifact's weights were mapped and a block of {TOKENS} tokens executed{where}{portable}"
+    )
+
+
+def _json(answer: Answer) -> dict[str, Any]:
+    try:
+        report = json.loads(answer.text)
+    except (ValueError, RecursionError):
+        return {}
+    return report if isinstance(report, dict) else {}
