@@ -132,15 +132,18 @@ def test_a_decoder_is_counted_as_its_compiler_predicted_it() -> None:
         assert planned.has_decoder == (expected > 0)
 
 
-def test_a_session_maps_shared_weights_places_of_videos_and_tables(manifest: Manifest, plan: MemoryPlan) -> None:
+def test_a_session_maps_shared_weights_places_of_videos_tables_and_rotations(
+    manifest: Manifest, plan: MemoryPlan
+) -> None:
     """docs/HEXAGON.md; what else an executor needs is in its heap. Of the other rows: one engine's copy."""
     clip = ClipSizes.of(manifest)
     by_kind = {
         kind: sum(f.bytes for f in manifest.files if f.kind == kind) for kind in {f.kind for f in manifest.files}
     }
     weights = by_kind["region"] + by_kind["adapter"] + by_kind["schedule"]
+    rotations = 20_280 * 128 * 4
     slots = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
     assert {c.name: c.mapped.needed_bytes for c in plan.modes} == {
-        mode: weights + count * slot_bytes(clip) for mode, count in slots.items()
+        mode: weights + rotations + count * slot_bytes(clip) for mode, count in slots.items()
     }
     assert [c.mapped.needed_bytes for c in plan.verdicts] == [row.weight_bytes // row.copies for row in plan.weights]
