@@ -14,6 +14,7 @@ from hvdc.plan.working_memory import (
     gpu_engine,
     gpu_largest_bytes,
     npu_engine,
+    rotations_bytes,
     slot_bytes,
     total_bytes,
     working_buffers,
@@ -138,7 +139,9 @@ def _mode(mode: Mode, sizes: ClipSizes, manifest: Manifest, target: TargetDescri
         Buffer("decoder", _decoder_bytes(manifest), "its binaries, and what their compiler predicted"),
     )
     tables = sum(f.bytes for f in manifest.files if f.kind == "schedule")
-    mapped = weights + slots + tables  # docs/HEXAGON.md; the executor's own buffers are in its heap
+    mapped = (
+        weights + slots + tables + rotations_bytes(sizes)
+    )  # docs/HEXAGON.md; the executor's own buffers are in its heap
     return Configuration(mode, parts, _resident(parts, target), _mapped(mapped, manifest, target))
 
 

@@ -123,6 +123,12 @@ def slot_bytes(c: ClipSizes) -> int:
     return SLOT_ALIGN + 2 * latent + embeds + _up(c.tokens * c.width * FP32, SLOT_ALIGN)
 
 
+def rotations_bytes(c: ClipSizes) -> int:
+    """RoPE's rotations, a sine and a cosine of each pair of a head's channels, in FP32: the CPU computes them for the
+    NPU, which maps them."""
+    return c.tokens * c.head * FP32
+
+
 def exchange_bytes(c: ClipSizes) -> int:
     """Of mode hetero-tensor: what enters the largest linear in FP16, what leaves it in FP32."""
     outside = max(c.tokens, c.text_tokens) * _up(c.width, TILE)
@@ -151,7 +157,7 @@ def npu_engine(c: ClipSizes) -> list[Buffer]:
         Buffer("a block's feed-forward pair", 2 * width * ffn * FP16, "widened to FP16: the paper's transient"),
         Buffer("between the pair", min(rows, FFN_CHUNK_TOKENS) * ffn * FP16),
         Buffer("an adapter's hidden", rows * rank * FP16),
-        Buffer("rotations", c.tokens * c.head * FP32 + _up(c.width * FP32, 128), "and a modulation"),
+        Buffer("rotations", rotations_bytes(c) + _up(c.width * FP32, 128), "and a modulation"),
     ]
 
 

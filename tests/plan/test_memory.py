@@ -10,7 +10,15 @@ from hvdc.artifact.manifest import Manifest
 from hvdc.errors import UsageError
 from hvdc.plan.memory import GIB, MIB
 from hvdc.plan.memory_plan import Check, MemoryPlan, plan_memory
-from hvdc.plan.working_memory import ClipSizes, gpu_engine, gpu_largest_bytes, npu_engine, total_bytes, working_buffers
+from hvdc.plan.working_memory import (
+    ClipSizes,
+    gpu_engine,
+    gpu_largest_bytes,
+    npu_engine,
+    slot_bytes,
+    total_bytes,
+    working_buffers,
+)
 from tests import artifacts
 from tests.artifacts import Spec
 from tests.hollow import full_size_manifest
@@ -122,3 +130,20 @@ def test_a_decoder_is_counted_as_its_compiler_predicted_it() -> None:
         for mode in planned.modes:
             assert {part.name: part.bytes for part in mode.parts}["decoder"] == expected
         assert planned.has_decoder == (expected > 0)
+
+
+def test_a_session_maps_shared_weights_places_of_videos_tables_and_rotations(
+    manifest: Manifest, plan: MemoryPlan
+) -> None:
+    """docs/HEXAGON.md; what else an executor needs is in its heap. Of the other rows: one engine's copy."""
+    clip = ClipSizes.of(manifest)
+    by_kind = {
+        kind: sum(f.bytes for f in manifest.files if f.kind == kind) for kind in {f.kind for f in manifest.files}
+    }
+    weights = by_kind["region"] + by_kind["adapter"] + by_kind["schedule"]
+    rotations = 20_280 * 128 * 4
+    slots = {"npu": 1, "gpu": 2, "hetero": 2, "dp": 3, "hetero-tensor": 1}
+    assert {c.name: c.mapped.needed_bytes for c in plan.modes} == {
+        mode: weights + rotations + count * slot_bytes(clip) for mode, count in slots.items()
+    }
+    assert [c.mapped.needed_bytes for c in plan.verdicts] == [row.weight_bytes // row.copies for row in plan.weights]
