@@ -88,7 +88,12 @@ def _asked(adb: Adb, devices: list[DeviceState]) -> list[list[Check]]:
     answers: list[list[Check] | None] = [None] * len(devices)
 
     def ask(i: int) -> None:
-        answers[i] = list(_phone(adb, devices[i]))
+        name = _name(devices[i])
+        try:
+            answers[i] = list(_phone(adb, devices[i]))
+        except Exception as error:  # the report is of all others, too
+            found = f"the check itself failed: {type(error).__name__}"
+            answers[i] = [Check(name, "unknown", found, _NEEDED_FOR, "report this line")]
 
     threads = [threading.Thread(target=ask, args=(i,), daemon=True) for i in range(len(devices))]
     for thread in threads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -70,11 +71,22 @@ def test_a_phone_that_answers_nothing_costs_its_limit(
 ) -> None:
     plugged()
     monkeypatch.setattr(phones, "PHONE_S", 0.3)
-    monkeypatch.setattr(phones, "read_facts", lambda *_: time.sleep(60))
+    ended = threading.Event()
+    monkeypatch.setattr(phones, "read_facts", lambda *_: ended.wait(60))
     start = time.monotonic()
     check = next(check for name, check in asked().items() if name.startswith("phone"))
+    ended.set()
     assert time.monotonic() - start < 20
     assert (check.status, check.found) == ("unknown", "it does not answer")
+
+
+def test_what_cannot_be_understood_costs_one_phone_its_lines(
+    plugged: Callable[..., Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugged()
+    monkeypatch.setattr(phones, "read_facts", lambda *_: None)
+    check = next(check for name, check in asked().items() if name.startswith("phone"))
+    assert (check.status, check.found) == ("unknown", "the check itself failed: AttributeError")
 
 
 @pytest.mark.usefixtures("adb_server")
