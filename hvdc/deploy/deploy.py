@@ -52,7 +52,8 @@ class DeployRequest:
 
 @dataclass
 class Deployed:
-    """What was found and done. ``todo``: before anything was sent. ``was_there``: nothing had to be sent at all."""
+    """What was found and done. ``todo``: before anything was sent. ``forced``: what does not fit, and was or would have
+    to be overridden. ``was_there``: nothing had to be sent at all."""
 
     serial: str
     facts: DeviceFacts
@@ -99,7 +100,7 @@ class Deployed:
             "was_there": self.was_there,
             "hard_links": self.links,
             "pruned_versions": self.pruned,
-            "forced": [mismatch.text() for mismatch in self.forced],
+            "does_not_fit": [mismatch.text() for mismatch in self.forced],
             "smoke_test": None if self.tried is None else [tried.__dict__ for tried in self.tried],
         }
 
@@ -156,6 +157,7 @@ def _deploy(
     done.links = patience(store.prepare)
     with store.lock() as lock:
         patience.before = lock.keep
+        patience(partial(store.require_no_links, store.layout.deployment(name), store.layout.runs(name)))
         found = patience(store.look)
         if not lock.is_kept:
             say("the device has no flock: deploy to it from one place at a time")

@@ -98,6 +98,8 @@ class RemoteRun:
         """Put files into a folder of the run, verified. Raises DeviceError, LinkError."""
         place = f"{self.folder}/{folder}"
         folders = quoted([place, f"{self.folder}/results", self.kernels])
+        ours = (self.folder.rpartition("/")[0], self.folder, place, self.kernels, f"{self.folder}/results")
+        self._patience(partial(self._store.require_no_links, *ours))
         self._patience(partial(self._store.run, f"mkdir -p {folders}", "making folders on the device"))
         for path in files:
             remote, digest = f"{place}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()

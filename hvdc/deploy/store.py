@@ -91,6 +91,11 @@ echo "state ours"
             )  # fmt: skip
         return "links yes" in lines
 
+    def require_no_links(self, *places: str) -> None:
+        """That folders of ours, if they exist, are folders. Raises DeviceError."""
+        tests = "\n".join(f"if [ -L {quoted([p])} ]; then echo {quoted([p])} is a link >&2; exit 1; fi" for p in places)
+        self.run(tests, "a link is in the way, which could lead anywhere, and is left alone: this")
+
     def look(self) -> Found:
         """What is there; changes nothing. Raises LinkError, DeviceError."""
         script = f"""
@@ -219,7 +224,10 @@ sync
         self.run(
             f"""
 cd {quoted([self.layout.target])}
-[ -f {MARKER} ] && [ ! -L {ARTIFACTS} ] && [ ! -L {ARTIFACTS}/{first} ]
+if [ ! -f {MARKER} ] || [ -L {ARTIFACTS} ] || [ -L {ARTIFACTS}/{first} ]; then
+  echo "there is a link in the way to it, and it is left alone" >&2
+  exit 1
+fi
 rm -rf {ARTIFACTS}/{below}
 """,
             "removing",
