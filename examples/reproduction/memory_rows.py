@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from examples.rates.derive import Said
-from examples.reproduction.row import Kind, Row
+from examples.reproduction.row import SHAPES, Kind, Row
 from examples.reproduction.said import (
     ADDING,
     BUFFERS,
@@ -34,7 +34,6 @@ from hvdc.plan.working_memory import (
 )
 from hvdc.targets import load_target
 
-SHAPES = "shapes"
 GB, MB, MILLION = 1e9, 1e6, 1e6
 FRAMES, HEIGHT, WIDTH, STEPS = 49, 480, 832, 6
 

@@ -18,6 +18,8 @@ MEANING: dict[Kind, str] = {
     "prediction": "the plan computes it from inputs among which it is not",
     "not reproducible": "the text lacks what it would take, or contradicts itself; what comes nearest stands there",
 }
+SHAPES = "shapes"
+"""Source of what is added up from the sizes of the model's tensors."""
 CLOSE = 0.02
 """A prediction that is off by no more counts as close."""
 WHOLE = ("block", "")
@@ -91,9 +93,11 @@ def count(rows: Iterable[Row]) -> str:
     listed = list(rows)
     predicted = [row for row in listed if row.kind == "prediction"]
     verdicts = [row.verdict for row in predicted]
+    sizes = sum(row.verdict == "as printed" and row.source == SHAPES for row in predicted)
     kinds = {kind: sum(row.kind == kind for row in listed) for kind in MEANING}
     return (
-        f"{len(listed)} figures. {len(predicted)} are predictions: {verdicts.count('as printed')} come out as printed, "
+        f"{len(listed)} figures. {len(predicted)} are predictions: {verdicts.count('as printed')} come out as printed "
+        f"({sizes} of them sizes that are added up from the model's shapes), "
         f"{verdicts.count('close')} more within {100 * CLOSE:.0f} %, {verdicts.count('off')} further off. The others "
         f"prove nothing and are not counted: {kinds['input']} inputs, {kinds['follows']} that follow from the paper's "
         f"own figures, {kinds['not reproducible']} that its text does not let one reproduce."

@@ -18,7 +18,7 @@ from examples.reproduction import report
 from examples.reproduction.cut_rows import IDLE_65, cut_rows
 from examples.reproduction.document import Section, difference_text, document, ours_text, stated_text
 from examples.reproduction.replanning import cases, deadlines
-from examples.reproduction.row import MEANING, Kind, Row, count
+from examples.reproduction.row import MEANING, SHAPES, Kind, Row, count
 from examples.reproduction.stream_rows import stream_rows
 from hvdc.plan.cut import Rates, best_cut
 from hvdc.plan.rates import RateTable
@@ -89,7 +89,9 @@ def test_only_predictions_are_counted(kinds: list[tuple[Kind, float]]) -> None:
     predicted = [x for x in made if x.kind == "prediction"]
     numbers = re.findall(r"\d+", count(made))
     of = {ours: sum(x.ours == ours for x in predicted) for ours in (2.5, 2.52, 4.0)}
-    assert [int(n) for n in numbers[:4]] == [len(made), len(predicted), of[2.5], of[2.52]]
+    assert [int(n) for n in numbers[:5]] == [len(made), len(predicted), of[2.5], 0, of[2.52]]
+    sizes = [replace(x, source=SHAPES) for x in made]
+    assert f"{of[2.5]} come out as printed ({of[2.5]} of them sizes" in count(sizes)
     assert f"{of[4.0]} further off" in count(made)
     assert count(predicted).split("The others")[0].split(". ")[1] == count(made).split("The others")[0].split(". ")[1]
 
