@@ -1,7 +1,7 @@
 """Names looked up in an onnxruntime model that is being quantised.
 
-onnxruntime's own ``ONNXModel`` looks at every node for each tensor that gets other readers, and at every initialiser for
-each that is added: quadratic in the size of a graph, and half the time of quantising a decoder's.
+onnxruntime's own ``ONNXModel`` looks at every node for each tensor that gets other readers, and at every initialiser
+for each that is added: quadratic in the size of a graph, and half the time of quantising a decoder's.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from device_runtime.build import build_host, why_not
 from tests.locks import alone
 
 STRICT = {"CFLAGS": "-Werror", "CXXFLAGS": "-Werror"}
-"""For the preset ``host``: only an optimising compiler sees all that it warns of. The preset itself does without, for it
-is people's, with whatever compiler."""
+"""For the preset ``host``: only an optimising compiler sees all that it warns of. The preset itself does without, for
+people have other compilers."""
 
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
