@@ -9,7 +9,7 @@ CLIP := --frames 17 --height 128 --width 128
 # Both engines where there is an OpenCL driver for the GPU's, else the NPU's alone.
 ENGINES := ls /etc/OpenCL/vendors/*.icd >/dev/null 2>&1 && echo hetero || echo npu
 
-.PHONY: demo test lint format generate bench-compile bench-calibrate bench-decoder bench-deploy bench-hexagon bench-opencl bench-runtime bench-stream quality reproduce clean
+.PHONY: demo test test-long lint format generate bench-compile bench-calibrate bench-decoder bench-deploy bench-hexagon bench-opencl bench-runtime bench-stream quality reproduce clean
 
 demo: ## calibrate and compile the trained example model and its decoder, validate the artifact, make clips with it
 	@tools/setup.sh run
@@ -28,9 +28,12 @@ demo: ## calibrate and compile the trained example model and its decoder, valida
 	$(HVDC) report $(OUT)/moving_shapes.hvdc --force -o $(OUT)/report.html
 	@echo "clips: $(OUT)/clips/sheet.png, $(OUT)/clips/video-000000.gif; all about the artifact: $(OUT)/report.html"
 
-test: ## everything but the benchmarks; a process for each core, one thread in each
+test: ## everything but the benchmarks; a process for each core, one thread in each; bytecode is kept, as many start
 	@tools/setup.sh dev
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --dist worksteal
+
+test-long: ## the same, with repetitions in full: minutes more
+	@HVDC_TEST_LONG=1 $(MAKE) test
 
 lint: ## ruff, mypy, clang-format, clang-tidy
 	@tools/setup.sh dev

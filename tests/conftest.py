@@ -13,14 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from device_runtime.build import why_not as why_no_build
+from device_runtime.build import compiler
+from device_runtime.sources import sources_sha256
 from exporters.model import TINY
 from exporters.qnn.available import why_not
 from exporters.synth import write_checkpoint
+from hvdc.pipeline.runtime_kept import PROGRAMS, folder_of, keep
 from hvdc.pipeline.runtime_skel import SWITCH
 from tests import calibrations, decoders
 from tests.commands import compiled
-from tests.device_runtime.builds import shared_folder
+from tests.device_runtime.builds import built, shared_folder
 from tests.exporters.models import GEOMETRY
 from tests.locks import alone
 
@@ -164,10 +166,18 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache that all processes of a test run share: the runtime is built into it once. Skips where it cannot be."""
-    if why := why_no_build("host"):
-        pytest.skip(f"the runtime is not built: {why}")
-    return shared_folder(tmp_path_factory, "runtimes")
+    """A cache that all processes of a test run share, in which the runtime is kept as `hvdc runtime build` keeps it. It
+    is of the tests' one optimised build. Skips where it cannot be built."""
+    programs = built(tmp_path_factory, "host", "the runtime is not built", PROGRAMS)
+    cache = shared_folder(tmp_path_factory, "runtimes")
+    with alone(cache / "lock"), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HVDC_CACHE_DIR", str(cache))
+        version, sources = compiler("host"), sources_sha256()
+        folder = folder_of("host", version, sources)
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            keep(folder, programs, "host", version, sources)
+    return cache
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 from quant.decoder.encodings import CodeType, Encoding, Encodings, affine
 from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import MOVES, Graphs, Key, Variant, constant
+from quant.decoder.lookups import look_up_by_name
 
 _TYPES: Mapping[CodeType, int] = {"uint8": TensorProto.UINT8, "uint16": TensorProto.UINT16}
 
@@ -120,6 +121,7 @@ class _Quantiser:
             op_types_to_quantize=[],  # nothing by type: every tensor is named below
             extra_options={"TensorQuantOverrides": overrides},
         )
+        look_up_by_name(quantiser.model)
         quantiser.tensor_to_its_receiving_nodes = {name: list(nodes) for name, nodes in self.readers.items()}
         for name in (*activations, *gains):
             quantiser.quantize_activation_tensor(name)

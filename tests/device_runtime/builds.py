@@ -11,6 +11,10 @@ import pytest
 from device_runtime.build import build_host, why_not
 from tests.locks import alone
 
+STRICT = {"CFLAGS": "-Werror", "CXXFLAGS": "-Werror"}
+"""For the preset ``host``: only an optimising compiler sees all that it warns of. The preset itself does without, for
+people have other compilers."""
+
 
 def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
     """A folder that is the same in all processes of a test run."""
@@ -25,5 +29,7 @@ def built(factory: pytest.TempPathFactory, preset: str, what: str, programs: Seq
     if reason := why_not(preset):
         pytest.skip(f"{what}: {reason}")
     folder = shared_folder(factory, "builds")
-    with alone(folder / f"{preset}.lock"):
+    with alone(folder / f"{preset}.lock"), pytest.MonkeyPatch.context() as patch:
+        for name, flag in STRICT.items() if preset == "host" else ():
+            patch.setenv(name, f"{os.environ.get(name, '')} {flag}".strip())
         return build_host(preset, folder / preset, programs)

@@ -22,6 +22,12 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return built(tmp_path_factory, "host-asan", "the runtime is not tested")
 
 
+@pytest.fixture(scope="session")
+def optimised(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """As above of the preset ``host``: as they ship, for what is compared over whole videos. Those that compute."""
+    return built(tmp_path_factory, "host", "the optimised build is not tested", ("hvdc_blocks", "hvdc_runner"))
+
+
 @pytest.fixture
 def checker(programs: dict[str, Path]) -> Iterator[Checker]:
     """A running ``hvdc_check``; a sanitizer's report or a leak fails the test that asked."""

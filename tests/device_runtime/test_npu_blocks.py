@@ -31,7 +31,6 @@ from quant.paths.weights import Weights
 from tests.artifacts import read_manifest, write_manifest
 from tests.commands import compiled
 from tests.device_runtime.blocks import EXPERTS, Blocks, distance, weights_of
-from tests.device_runtime.builds import built
 from tests.device_runtime.kernels import usable_levels
 
 BLOCK = 8e-4
@@ -142,7 +141,7 @@ def clip(prompt: int, seed: int) -> tuple[Tensor, Tensor]:
     return embeddings[prompt].float(), host.initial_noise(seed, 16, LATENT)
 
 
-def test_trajectories_of_the_example(programs: dict[str, Path], example: Path, tmp_path: Path) -> None:
+def test_trajectories_of_the_example(optimised: dict[str, Path], example: Path, tmp_path: Path) -> None:
     """Every function of the runtime: tokens, embedding, text, 24 blocks, six heads, and back to a latent. With exact
     sums they are the oracle's to the bit."""
     weights = weights_of(example)
@@ -153,7 +152,7 @@ def test_trajectories_of_the_example(programs: dict[str, Path], example: Path, t
         for embeds, noise in (clip(*of) for of in CLIPS):
             exact.append(Trajectory(fp32(reference), embeds, LATENT).generate(noise))
             for sums, latents in found.items():
-                blocks = Blocks(programs["hvdc_blocks"], example, tmp_path, ("--threads", 2, "--npu-sums", sums))
+                blocks = Blocks(optimised["hvdc_blocks"], example, tmp_path, ("--threads", 2, "--npu-sums", sums))
                 text = blocks.put("e", embeds)
                 actions: list[object] = ["text", 0, text, "text", 1, text, "latent", blocks.put("z", noise)]
                 for step in range(len(weights.steps)):
@@ -184,12 +183,11 @@ def test_a_split_inside_a_step_changes_nothing(programs: dict[str, Path], exampl
 
 @pytest.mark.parametrize("sums", ["fast", "exact"])
 def test_threads_levels_and_optimisation_do_not_change_a_bit(
-    programs: dict[str, Path], tiny_artifact: Path, sums: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    programs: dict[str, Path], optimised: dict[str, Path], tiny_artifact: Path, sums: str, tmp_path: Path
 ) -> None:
     """What ships is optimised, without sanitizers: compilers then fuse what they may, and sometimes what they may
     not."""
     grid = (3, 6, 8)
-    optimised = built(tmp_path_factory, "host", "the optimised build is not tested", ("hvdc_blocks",))
     c, found = case(tiny_artifact, grid), {}
     levels = usable_levels(programs["hvdc_kernels"])
     for build, made in (("sanitized", programs), ("optimised", optimised)):

@@ -4,6 +4,9 @@ With exact sums every operation of the NPU's engine is the Python path's to the 
 millions that lies next to a half, the norms and what the CPU computes, in FP64 and rounded once. The bound is a tenth
 of the path's own error against fp32, on videos that nobody chose. With fast sums the NPU's engine rounds elsewhere,
 which grows over a video; what can be asked of it is to be as near to fp32 as the path is.
+
+The program is the optimised one, as it ships: what a sanitizer sees, it sees in the short streams of test_runner.py,
+test_runner_tensor.py and test_gpu_blocks.py.
 """
 
 from __future__ import annotations
@@ -100,7 +103,7 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def example(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
+def example(optimised: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     folder = tmp_path_factory.mktemp("example")
     artifact = compiled(folder, CLIP)
     stream = stream_of(folder / "stream", artifact, PROMPTS, VIDEOS)
@@ -111,7 +114,7 @@ def example(programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
         read_prompts(PROMPTS) as prompts,
     ):
         embeds = torch.stack([torch.from_numpy(prompts.embeds[video.prompt]) for video in VIDEOS])
-        runner = Runner(programs["hvdc_runner"], artifact, stream, folder / "kernels")
+        runner = Runner(optimised["hvdc_runner"], artifact, stream, folder / "kernels")
         held = Example(runner, Weights(ArtifactSource(opened)), embeds, torch.empty(0))
         reference = Weights(CheckpointSource(checkpoint, make_schedule()))
         yield Example(runner, held.weights, embeds, held.latents(fp32(reference)))
@@ -141,13 +144,13 @@ def test_videos(example: Example, mode: str, tmp_path: Path) -> None:
 
 
 @WITH_GPU
-def test_every_cut(programs: dict[str, Path], tmp_path: Path) -> None:
+def test_every_cut(optimised: dict[str, Path], tmp_path: Path) -> None:
     """One small video; what the GPU computes before a cut is the beginning of what it computes before the next."""
     latent, video = (2, 8, 8), VIDEOS[1]
     artifact = compiled(tmp_path, ("--frames", 5, "--height", 64, "--width", 64))
     stream = stream_of(tmp_path / "stream", artifact, PROMPTS, (video,))
     (tmp_path / "kernels").mkdir()
-    runner = Runner(programs["hvdc_runner"], artifact, stream, tmp_path / "kernels")
+    runner = Runner(optimised["hvdc_runner"], artifact, stream, tmp_path / "kernels")
     with (
         open_artifact(artifact) as opened,
         open_checkpoint(MODEL / "transformer") as checkpoint,

@@ -87,10 +87,12 @@ def test_progress_that_nobody_reads_holds_nothing_up(runner: Runner, tmp_path: P
     assert 0 < len(events(said)) < 12 * VIDEOS
 
 
-def test_progress_that_does_not_fit_is_left_out_and_counted(runner: Runner, tmp_path: Path, embeds: Path) -> None:
+def test_progress_that_does_not_fit_is_left_out_and_counted(
+    runner: Runner, optimised: dict[str, Path], tmp_path: Path, embeds: Path
+) -> None:
     """More than waits; when the reader comes back it is told how much it has missed, and hears of every video's end."""
     many = stream_of(tmp_path / "many", runner.artifact, embeds, [StreamVideo(i % 3, i) for i in range(300)])
-    busy = Runner(runner.program, runner.artifact, many, runner.kernels)
+    busy = Runner(optimised["hvdc_runner"], runner.artifact, many, runner.kernels)
     with pipe() as (reader, writer), (tmp_path / "report").open("w+b") as report:
         child = start(busy, tmp_path / "out", report.fileno(), writer)
         os.close(writer)

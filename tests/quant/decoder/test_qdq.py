@@ -274,6 +274,14 @@ def test_bytes_are_the_same_in_another_process(tmp_path: Path) -> None:
     assert out.stdout.strip() == hashlib.sha256(serialised(quantised().later[0])).hexdigest()
 
 
+@pytest.mark.parametrize("wide", [NARROW, None])
+def test_looking_up_by_name_changes_nothing(wide: frozenset[str] | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what onnxruntime makes by looking at all that there is."""
+    monkeypatch.setattr("quant.decoder.qdq.look_up_by_name", lambda held: None)
+    due = quantise(graphs(), encodings(wide))
+    assert [serialised(model) for _, model in quantised(wide)] == [serialised(model) for _, model in due]
+
+
 def test_what_is_not_the_observed_decoder_is_refused() -> None:
     with pytest.raises(DecoderQuantError, match="no encoding"):
         quantise_model(graphs().later[0], "first", encodings())
