@@ -23,7 +23,7 @@ from hvdc.plan.cut import best_cut, gpu_stage_s, npu_stage_s
 from hvdc.plan.rates import load_rates
 from tests.device_runtime.streams import Shape, words
 
-RATES = Path("examples/rates/galaxy-s25-49-frames.toml")
+RATES = Path("examples/rates/galaxy-s25-49-frames-b.toml")
 FASTER = 500
 """The paper's seconds are waited for in this fraction."""
 VIDEOS = 6

@@ -35,6 +35,7 @@ PROGRAMS = (
     "hvdc_gpu_check",
     "hvdc_kernels",
     "hvdc_platform_check",
+    "hvdc_probe",
     "hvdc_runner",
     "hvdc_selftest",
     "hvdc_stream_check",

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from hvdc.errors import UsageError
+from hvdc.targets import TargetDescription, load_target
 
 CalibrationMode = Literal["global", "per-step", "percentile", "mse"]
 """See docs/CLI.md, "Scale modes"."""
@@ -52,6 +53,9 @@ class CompileConfig(BaseModel):
         float | None, Field(ge=0, le=1, description="move this share of the activations' outliers into the weights")
     ] = None
     target: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$", description="target description")] = "sm8750"
+    target_description: Annotated[
+        TargetDescription | None, Field(description="a description of one's own, as `hvdc probe` writes, for `target`")
+    ] = None
     rank: Annotated[
         int | None, Field(ge=1, le=4096, description="rank of the split, for a merged detail checkpoint only")
     ] = None
@@ -95,6 +99,10 @@ class CompileConfig(BaseModel):
         int, Field(ge=1, le=3, description="optimisation level of the QNN compiler: 1 is fast, 3 is for a release")
     ] = 3
 
+    def described_target(self) -> TargetDescription:
+        """The description that holds. Raises UsageError: there is none of this name."""
+        return load_target(self.target) if self.target_description is None else self.target_description
+
 
 def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str, Any]) -> CompileConfig:
     """Join a TOML file, ``key=value`` settings and command-line options; later ones win. Raises UsageError."""
@@ -117,6 +125,8 @@ def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str,
         except tomllib.TOMLDecodeError:
             values[key.strip()] = text
     values.update({key: value for key, value in options.items() if value is not None})
+    if options.get("target") is not None:  # with its description, or without that of a configuration
+        values["target_description"] = options.get("target_description")
     for (
         key,
         value,
@@ -134,7 +144,7 @@ def load_config(path: Path | None, settings: tuple[str, ...], options: dict[str,
     except ValidationError as error:
         raise _as_usage_error(error) from error
     _check_video(config)
-    return config
+    return _with_name(config, given="target" in values)
 
 
 def _as_usage_error(error: ValidationError) -> UsageError:
@@ -152,6 +162,18 @@ def _as_usage_error(error: ValidationError) -> UsageError:
         expected=field.description or "" if field else "",
         found=repr(first.get("input")),
     )
+
+
+def _with_name(config: CompileConfig, *, given: bool) -> CompileConfig:
+    """A description's name is the target's. Raises UsageError for another one."""
+    own = config.target_description
+    if own is None or own.name == config.target:
+        return config
+    if given:
+        raise UsageError(
+            "two targets are named", where="target and target_description", found=f"{config.target} and {own.name}"
+        )
+    return config.model_copy(update={"target": own.name})
 
 
 def _check_video(config: CompileConfig) -> None:

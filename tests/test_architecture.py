@@ -22,6 +22,25 @@ MAY_IMPORT = {
     "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors"},
     "hvdc/deploy": {"hvdc.deploy", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.progress"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
+    "hvdc/measure": {
+        "hvdc.measure",
+        "hvdc.artifact",
+        "hvdc.deploy",
+        "hvdc.errors",
+        "hvdc.pipeline",
+        "hvdc.plan",
+        "hvdc.progress",
+        "hvdc.targets",
+    },
+    "hvdc/doctor": {
+        "hvdc.doctor",
+        "hvdc.deploy",
+        "hvdc.errors",
+        "hvdc.measure",
+        "hvdc.pipeline",
+        "device_runtime",
+        "exporters",
+    },
     "hvdc/cli": {"hvdc"},
 }
 """Room -> the modules of this project that it may import (with all below them)."""

@@ -2,9 +2,19 @@
 
 #include "bench_series.h"
 
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+void bench_progress_say(bench_progress *progress, const char *what) {
+    const uint32_t done = atomic_fetch_add(&progress->done, 1u) + 1u;
+    if (progress->on)
+        (void)fprintf(stderr,
+                      "{\"event\": \"measured\", \"what\": \"%s\", \"done\": %" PRIu32 ", \"total\": %" PRIu32 "}\n",
+                      what, done, progress->total);
+}
 
 bool bench_series_open(bench_series *series, uint32_t repeat, hvdc_failure *failure) {
     *series = (bench_series){.seconds = calloc(repeat, sizeof *series->seconds)};
@@ -65,7 +75,10 @@ static bool one_block(bench_engine *engine, bench_series *series, uint32_t repea
     hvdc_timed_block block;
     if (!hvdc_timing_block(&engine->timing, &block, failure)) return false;
     bench_series *of = &series[block.expert % HVDC_TIMED_EXPERTS];
-    if (of->count < repeat) of->seconds[of->count++] = block.seconds;
+    if (of->count < repeat) {
+        of->seconds[of->count++] = block.seconds;
+        bench_progress_say(engine->progress, engine->name);
+    }
     return true;
 }
 
@@ -78,7 +91,9 @@ bool bench_alone(bench_engine *engine, uint32_t warm_up, uint32_t repeat, hvdc_f
         for (uint64_t i = 0; good && engine->timing.exists[e] && i < (uint64_t)warm_up + repeat; i++) {
             hvdc_timed_block text;
             good = hvdc_timing_text(&engine->timing, e, &text, failure);
-            if (good && i >= warm_up) engine->text[e].seconds[engine->text[e].count++] = text.seconds;
+            if (!good || i < warm_up) continue;
+            engine->text[e].seconds[engine->text[e].count++] = text.seconds;
+            bench_progress_say(engine->progress, engine->name);
         }
     return good;
 }
@@ -134,4 +149,41 @@ bool bench_both(bench_engine *npu, bench_engine *gpu, uint32_t warm_up, uint32_t
     for (int i = 0; i < 2; i++)
         if (!runners[i].good) return hvdc_fail(failure, runners[i].failure.kind, "%s", runners[i].failure.message);
     return true;
+}
+
+struct bench_beside {
+    bench_engine *engine;
+    pthread_t thread;
+    atomic_bool stop;
+    bool good;
+    hvdc_failure failure;
+};
+
+static void *go_on(void *context) {
+    bench_beside *b = context;
+    while (b->good && !atomic_load(&b->stop)) b->good = one_block(b->engine, b->engine->both, 0, &b->failure);
+    return NULL;
+}
+
+bool bench_beside_begin(bench_engine *engine, bench_beside **beside, hvdc_failure *failure) {
+    bench_beside *b = calloc(1, sizeof *b);
+    *beside = NULL;
+    if (b == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for a thread");
+    b->engine = engine;
+    b->good = true;
+    atomic_init(&b->stop, false);
+    if (pthread_create(&b->thread, NULL, go_on, b) != 0) {
+        free(b);
+        return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no thread can be started for the GPU");
+    }
+    *beside = b;
+    return true;
+}
+
+bool bench_beside_end(bench_beside *b, hvdc_failure *failure) {
+    atomic_store(&b->stop, true);
+    (void)pthread_join(b->thread, NULL);
+    const bool good = b->good || hvdc_fail(failure, b->failure.kind, "%s", b->failure.message);
+    free(b);
+    return good;
 }

@@ -1,56 +1,36 @@
 /* hvdc_bench: what a block takes on each engine of this machine, alone and while the other one works. `--help` says more;
  * docs/RUNTIME.md says what the numbers mean. The engines are two threads of one process here, two processes in
- * hvdc_runner. Blocks are executed on made-up numbers, each on what the one before left: norms keep that bounded. */
-#include <errno.h>
+ * hvdc_runner; both read one shared copy of the weights, as there. Blocks are executed on made-up numbers, each on what the one before left: norms keep that bounded. */
+#define _POSIX_C_SOURCE 200809L
+
 #include <inttypes.h>
-#include <math.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 
+#include "bench_decoder.h"
+#include "bench_options.h"
 #include "bench_series.h"
 #include "hvdc/clock.h"
+#include "hvdc/dsp.h"
 #include "hvdc/host.h"
 #include "hvdc/json.h"
 #include "hvdc/npu.h"
+#include "hvdc/shared_memory.h"
+#include "hvdc/shared_weights.h"
 #ifdef HVDC_WITH_GPU
 #include "hvdc/gpu.h"
 #endif
 
-#define REPORT_VERSION 1
+#define REPORT_VERSION 2
+#define PROBE_BYTES 65536u /* whole pages, whatever their size */
 
 enum { EXIT_STEADY = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSTEADY = 3, EXIT_ARTIFACT = 4, EXIT_DEVICE = 5 };
 
-static const char HELP[] =
-    "usage: hvdc_bench ARTIFACT [options]\n"
-    "\n"
-    "Measures seconds per block of the NPU's and of the GPU's engine on this machine: each alone, then both at once;\n"
-    "of the semantic and of the detail expert; and what a prompt's text takes. Videos are not made.\n"
-    "\n"
-    "  --engine both|npu|gpu what to measure (both)\n"
-    "  --tokens N            tokens of a block; the artifact's own number\n"
-    "  --warm-up N           blocks of each expert that are executed before any is counted (1)\n"
-    "  --repeat N            blocks of each expert that are counted, 1 to 1000 (5)\n"
-    "  --threads N           threads of the NPU's engine and of the CPU; one for each processor\n"
-    "  --spread-limit X      (largest - smallest) / median of a series above this is not steady (0.1)\n"
-    "  --platform TEXT  --device TEXT  --kernel-cache DIR\n"
-    "                        OpenCL platform and device, by index or a part of the name; where kernels are kept\n"
-    "  --json                the report as JSON on standard output, in place of a table\n"
-    "\n"
-    "Exit statuses: 0 measured; 3 measured, but not steady; 1 failure; 2 usage; 4 an artifact that cannot be used;\n"
-    "5 no device.\n";
-
-typedef struct options {
-    const char *artifact, *platform, *device, *kernel_cache;
-    bool npu, gpu, json, help;
-    uint32_t tokens, warm_up, repeat, threads;
-    double spread_limit;
-} options;
-
 typedef struct bench {
-    options options;
+    bench_options options;
     hvdc_artifact *artifact;
+    hvdc_shared_weights *shared; /* NULL: the artifact's own mapping */
     hvdc_weights weights;
     hvdc_trajectory trajectory; /* its tokens are those that are measured */
     uint32_t own_tokens;
@@ -59,6 +39,10 @@ typedef struct bench {
     hvdc_engine *engines[2];
     bench_engine measured[2];
     bench_series projection[HVDC_TIMED_EXPERTS]; /* of a prompt's embeddings, on the CPU */
+    bench_decoder *decoder;
+    bench_series decode[2]; /* alone, beside the GPU's blocks */
+    bench_progress progress;
+    char npu[96]; /* what the NPU's engine runs on */
     bool steady;
 } bench;
 
@@ -66,77 +50,31 @@ enum { NPU = 0, GPU, ENGINES };
 static const char *const ENGINE_NAMES[ENGINES] = {"npu", "gpu"};
 static const char *const EXPERT_NAMES[HVDC_TIMED_EXPERTS] = {"semantic", "detail"};
 
-static bool count_of(const char *text, uint32_t least, uint32_t most, uint32_t *count) {
-    char *end;
-    errno = 0;
-    const unsigned long long value = strtoull(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != 0 || errno != 0 || value < least || value > most) return false;
-    *count = (uint32_t)value;
-    return true;
-}
-
-static bool take(options *o, const char *name, const char *value) {
-    if (strcmp(name, "--engine") == 0) {
-        o->npu = strcmp(value, "gpu") != 0;
-        o->gpu = strcmp(value, "npu") != 0;
-        return !(o->npu && o->gpu) || strcmp(value, "both") == 0;
-    }
-    if (strcmp(name, "--tokens") == 0) return count_of(value, 1, UINT32_MAX, &o->tokens);
-    if (strcmp(name, "--warm-up") == 0) return count_of(value, 0, BENCH_REPEAT_MAX, &o->warm_up);
-    if (strcmp(name, "--repeat") == 0) return count_of(value, 1, BENCH_REPEAT_MAX, &o->repeat);
-    if (strcmp(name, "--threads") == 0) return count_of(value, 0, HVDC_POOL_MAX_THREADS, &o->threads);
-    if (strcmp(name, "--spread-limit") == 0) {
-        char *end;
-        o->spread_limit = strtod(value, &end);
-        return end != value && *end == 0 && isfinite(o->spread_limit) && o->spread_limit >= 0.0;
-    }
-    const char **text = strcmp(name, "--platform") == 0 ? &o->platform
-                        : strcmp(name, "--device") == 0 ? &o->device
-                                                        : &o->kernel_cache;
-    *text = value;
-    return *value != 0;
-}
-
-static bool parse(int argc, char *const *argv, options *o, hvdc_failure *failure) {
-    static const char *const valued[] = {"--engine",       "--tokens",   "--warm-up", "--repeat",      "--threads",
-                                         "--spread-limit", "--platform", "--device",  "--kernel-cache"};
-    *o = (options){.npu = true, .gpu = true, .warm_up = 1, .repeat = 5, .spread_limit = 0.1};
-    for (int i = 1; i < argc; i++) {
-        size_t known = 0;
-        while (known < sizeof valued / sizeof *valued && strcmp(argv[i], valued[known]) != 0) known++;
-        if (strcmp(argv[i], "--json") == 0) {
-            o->json = true;
-        } else if (strcmp(argv[i], "--help") == 0) {
-            o->help = true;
-        } else if (known < sizeof valued / sizeof *valued) {
-            if (i + 1 == argc) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s needs a value", argv[i]);
-            if (!take(o, argv[i], argv[i + 1]))
-                return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s does not take %s; see hvdc_bench --help", argv[i],
-                                 argv[i + 1]);
-            i++;
-        } else if (argv[i][0] == '-' || o->artifact != NULL) {
-            return hvdc_fail(failure, HVDC_FAILURE_USAGE,
-                             "%s is no option, or one argument too many; see hvdc_bench --help", argv[i]);
-        } else {
-            o->artifact = argv[i];
-        }
-    }
-    return o->help || o->artifact != NULL ||
-           hvdc_fail(failure, HVDC_FAILURE_USAGE, "ARTIFACT is missing; see hvdc_bench --help");
-}
-
-static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
 #ifdef HVDC_WITH_GPU
+/* Imports of memory that others share are judged on a page of the same kind. */
+static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
+    hvdc_memory page = HVDC_NO_MEMORY;
+    const hvdc_memory_kind *kind = NULL;
+    if (b->shared != NULL) {
+        kind = hvdc_memory_choose(failure);
+        if (kind == NULL || !kind->create("hvdc:gpu-probe", PROBE_BYTES, &page, failure)) return false;
+    }
+    const hvdc_gpu_probe probe = {.data = page.data, .bytes = page.bytes, .fd = page.fd};
     const hvdc_gpu_options gpu = {.grid = {grid->frames, grid->rows, grid->columns},
                                   .platform = b->options.platform,
                                   .device = b->options.device,
-                                  .cache_directory = b->options.kernel_cache};
-    return hvdc_gpu_open(&b->weights, &gpu, &b->engines[GPU], failure);
+                                  .cache_directory = b->options.kernel_cache,
+                                  .probe = kind != NULL ? &probe : NULL};
+    const bool opened = hvdc_gpu_open(&b->weights, &gpu, &b->engines[GPU], failure);
+    if (kind != NULL) kind->close(&page);
+    return opened;
+}
 #else
+static bool open_gpu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
     (void)b, (void)grid;
     return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this program was built without the executor of the GPU");
-#endif
 }
+#endif
 
 /* Positions do not change what a block takes, so that any grid of so many tokens serves: one row, or, if that is too
  * long, the fewest that are alike. 0 is the artifact's own. */
@@ -147,13 +85,33 @@ static hvdc_grid grid_of(uint32_t tokens) {
     return (hvdc_grid){1, 1, tokens}; /* which is refused */
 }
 
+static bool open_npu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
+    const bench_options *o = &b->options;
+    if (!o->dsp) {
+        const hvdc_npu_options npu = {.threads = o->threads, .sums = o->sums, .grid = *grid};
+        (void)snprintf(b->npu, sizeof b->npu, "portable");
+        return hvdc_npu_open(&b->weights, &npu, &b->engines[NPU], failure);
+    }
+    char folder[4096];
+    if (snprintf(folder, sizeof folder, "%s/%s", o->artifact, HVDC_RUNTIME_NAME) >= (int)sizeof folder)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "the artifact's path is too long for the DSP");
+    const hvdc_dsp_options dsp = {
+        .library = o->fastrpc, .skel_folder = folder, .vtcm_bytes = o->vtcm_kib << 10, .sums = o->sums, .grid = *grid};
+    if (!hvdc_dsp_open(&b->weights, &dsp, &b->engines[NPU], failure)) return false;
+    const hvdc_dsp_description *d = hvdc_dsp_describe_engine(b->engines[NPU]);
+    (void)snprintf(b->npu, sizeof b->npu, "Hexagon v%" PRIu32 ", %" PRIu32 " vector contexts, %" PRIu32 " KiB of VTCM",
+                   d->arch, d->contexts, d->vtcm_bytes >> 10);
+    return true;
+}
+
 static bool open_all(bench *b, hvdc_failure *failure) {
-    const options *o = &b->options;
+    const bench_options *o = &b->options;
     hvdc_error error;
     if (hvdc_artifact_open(o->artifact, &b->artifact, &error) != HVDC_E_OK)
         return hvdc_fail(failure, HVDC_FAILURE_ARTIFACT, "the artifact %s cannot be used: %s: %s [%s]", o->artifact,
                          error.file, error.message, hvdc_code_name(error.code));
-    b->weights = (hvdc_weights){.artifact = b->artifact};
+    if (!o->mapped && !hvdc_shared_weights_load(b->artifact, 0, &b->shared, failure)) return false;
+    b->weights = b->shared != NULL ? *hvdc_shared_weights_view(b->shared) : (hvdc_weights){.artifact = b->artifact};
     b->trajectory = hvdc_trajectory_of(b->artifact);
     b->own_tokens = b->trajectory.tokens;
     if (o->gpu && hvdc_artifact_calibration(b->artifact) == NULL)
@@ -166,14 +124,14 @@ static bool open_all(bench *b, hvdc_failure *failure) {
     hvdc_grid grid;
     if (!hvdc_grid_resolve(b->artifact, &asked, &grid, failure)) return false;
     b->trajectory.tokens = hvdc_grid_tokens(&grid);
-    const hvdc_npu_options npu = {.threads = o->threads, .grid = grid};
     return hvdc_pool_open(o->threads, &b->pool, failure) &&
-           hvdc_host_open(&b->weights, &grid, b->pool, &b->host, failure) &&
-           (!o->npu || hvdc_npu_open(&b->weights, &npu, &b->engines[NPU], failure)) &&
-           (!o->gpu || open_gpu(b, &grid, failure));
+           hvdc_host_open(&b->weights, &grid, b->pool, &b->host, failure) && (!o->npu || open_npu(b, &grid, failure)) &&
+           (!o->gpu || open_gpu(b, &grid, failure)) && bench_decoder_open(b->artifact, o, &b->decoder, failure);
 }
 
 static void close_all(bench *b) {
+    bench_decoder_close(b->decoder);
+    for (int i = 0; i < 2; i++) bench_series_close(&b->decode[i]);
     for (int i = 0; i < ENGINES; i++) {
         bench_engine_end(&b->measured[i]);
         hvdc_engine_close(b->engines[i]);
@@ -181,6 +139,7 @@ static void close_all(bench *b) {
     for (uint32_t e = 0; e < HVDC_TIMED_EXPERTS; e++) bench_series_close(&b->projection[e]);
     hvdc_host_close(b->host);
     hvdc_pool_close(b->pool);
+    hvdc_shared_weights_close(b->shared);
     hvdc_artifact_close(b->artifact);
 }
 
@@ -197,7 +156,9 @@ static bool project(bench *b, const hvdc_timing *timing, hvdc_failure *failure) 
         for (uint64_t i = 0; good && i < (uint64_t)b->options.warm_up + b->options.repeat; i++) {
             const uint64_t start = hvdc_clock_ns();
             good = hvdc_host_project_text(b->host, e, embeds, text, failure);
-            if (i >= b->options.warm_up) series->seconds[series->count++] = (double)(hvdc_clock_ns() - start) * 1e-9;
+            if (!good || i < b->options.warm_up) continue;
+            series->seconds[series->count++] = (double)(hvdc_clock_ns() - start) * 1e-9;
+            bench_progress_say(&b->progress, "text");
         }
     }
     free(embeds);
@@ -205,38 +166,75 @@ static bool project(bench *b, const hvdc_timing *timing, hvdc_failure *failure) 
     return good;
 }
 
+static bool decode(bench *b, hvdc_failure *failure) {
+    const uint32_t repeat = b->options.decode_repeat;
+    if (b->decoder == NULL) return true;
+    if (!bench_series_open(&b->decode[0], repeat, failure) ||
+        !bench_decode(b->decoder, &b->decode[0], repeat, &b->progress, failure))
+        return false;
+    if (b->engines[GPU] == NULL) return true;
+    bench_beside *beside;
+    if (!bench_series_open(&b->decode[1], repeat, failure) || !bench_beside_begin(&b->measured[GPU], &beside, failure))
+        return false;
+    const bool decoded = bench_decode(b->decoder, &b->decode[1], repeat, &b->progress, failure);
+    hvdc_failure unheard;
+    return bench_beside_end(beside, decoded ? failure : &unheard) && decoded;
+}
+
+/* Pieces of work that are counted; see bench_progress_say. */
+static uint32_t pieces(const bench *b) {
+    const bench_options *o = &b->options;
+    const uint32_t engines = (o->npu ? 1u : 0u) + (o->gpu ? 1u : 0u);
+    const bench_engine *any = &b->measured[o->npu ? NPU : GPU];
+    uint32_t experts = 0;
+    for (uint32_t e = 0; e < HVDC_TIMED_EXPERTS; e++) experts += any->timing.exists[e] ? 1u : 0u;
+    const uint32_t series = 2u * engines + (engines == 2u ? 2u : 0u) + 1u; /* alone, text; both; projection */
+    return series * experts * o->repeat + (b->decoder == NULL ? 0u : (o->gpu ? 2u : 1u) * o->decode_repeat);
+}
+
 static bool measure(bench *b, hvdc_failure *failure) {
-    const options *o = &b->options;
+    const bench_options *o = &b->options;
     bool good = true;
     for (int i = 0; good && i < ENGINES; i++)
         if (b->engines[i] != NULL)
             good = bench_engine_begin(&b->measured[i], b->engines[i], &b->trajectory, o->repeat, failure);
+    for (int i = 0; i < ENGINES; i++) {
+        b->measured[i].name = ENGINE_NAMES[i];
+        b->measured[i].progress = &b->progress;
+    }
+    b->progress.on = o->progress;
+    b->progress.total = good ? pieces(b) : 0u;
     for (int i = 0; good && i < ENGINES; i++)
         if (b->engines[i] != NULL) good = bench_alone(&b->measured[i], o->warm_up, o->repeat, failure);
     if (good && o->npu && o->gpu)
         good = bench_both(&b->measured[NPU], &b->measured[GPU], o->warm_up, o->repeat, failure);
-    return good && project(b, &b->measured[o->npu ? NPU : GPU].timing, failure);
+    return good && project(b, &b->measured[o->npu ? NPU : GPU].timing, failure) && decode(b, failure);
 }
 
-/* Series by series, in one order for the table and for JSON. */
+/* Series by series, in one order for the table and for JSON. `expert` NULL: of no expert. */
+static void put_one(bench *b, const char *engine, const char *what, const char *beside, const char *expert,
+                    bench_series *series, bool *first) {
+    if (series->count == 0) return;
+    bench_sort(series);
+    const double least = series->seconds[0], most = series->seconds[series->count - 1u];
+    const double median = bench_median_s(series), spread = bench_spread(series);
+    if (spread > b->options.spread_limit) b->steady = false;
+    if (b->options.json)
+        (void)printf(
+            "%s\n  {\"engine\": \"%s\", \"what\": \"%s\", \"beside\": \"%s\", \"expert\": %s%s%s, \"count\": "
+            "%" PRIu32 ", \"min_s\": %.9g, \"median_s\": %.9g, \"max_s\": %.9g, \"spread\": %.6g}",
+            *first ? "" : ",", engine, what, beside, expert == NULL ? "" : "\"", expert == NULL ? "null" : expert,
+            expert == NULL ? "" : "\"", series->count, least, median, most, spread);
+    else
+        (void)printf("%-4s %-15s %-8s %-8s %12.6f %12.6f %12.6f %7.1f %%\n", engine, what, beside,
+                     expert == NULL ? "-" : expert, least, median, most, 100.0 * spread);
+    *first = false;
+}
+
 static void put_series(bench *b, const char *engine, const char *what, const char *beside, bench_series *series,
                        bool *first) {
-    for (uint32_t e = 0; e < HVDC_TIMED_EXPERTS; e++) {
-        if (series[e].count == 0) continue;
-        bench_sort(&series[e]);
-        const double least = series[e].seconds[0], most = series[e].seconds[series[e].count - 1u];
-        const double median = bench_median_s(&series[e]), spread = bench_spread(&series[e]);
-        if (spread > b->options.spread_limit) b->steady = false;
-        if (b->options.json)
-            (void)printf(
-                "%s\n  {\"engine\": \"%s\", \"what\": \"%s\", \"beside\": \"%s\", \"expert\": \"%s\", \"count\": "
-                "%" PRIu32 ", \"min_s\": %.9g, \"median_s\": %.9g, \"max_s\": %.9g, \"spread\": %.6g}",
-                *first ? "" : ",", engine, what, beside, EXPERT_NAMES[e], series[e].count, least, median, most, spread);
-        else
-            (void)printf("%-4s %-15s %-8s %-8s %12.6f %12.6f %12.6f %7.1f %%\n", engine, what, beside, EXPERT_NAMES[e],
-                         least, median, most, 100.0 * spread);
-        *first = false;
-    }
+    for (uint32_t e = 0; e < HVDC_TIMED_EXPERTS; e++)
+        put_one(b, engine, what, beside, EXPERT_NAMES[e], &series[e], first);
 }
 
 static void put_all(bench *b) {
@@ -248,6 +246,8 @@ static void put_all(bench *b) {
         put_series(b, ENGINE_NAMES[i], "text_keys", "nothing", m->text, &first);
     }
     put_series(b, "cpu", "text_projection", "nothing", b->projection, &first);
+    put_one(b, ENGINE_NAMES[NPU], "decode", "nothing", NULL, &b->decode[0], &first);
+    put_one(b, ENGINE_NAMES[NPU], "decode", ENGINE_NAMES[GPU], NULL, &b->decode[1], &first);
 }
 
 /* Mean over a trajectory's steps of its experts' medians, while both engines work. */
@@ -274,8 +274,40 @@ static void put_gpu(const bench *b) {
     if (b->options.json) (void)fputs(", \"gpu\": null", stdout);
 }
 
+static void put_npu(const bench *b) {
+    const bench_options *o = &b->options;
+    if (o->json) {
+        (void)printf(o->npu ? ", \"npu\": {\"place\": \"%s\", \"sums\": \"%s\"}" : ", \"npu\": null", b->npu,
+                     hvdc_npu_sums_name(o->sums));
+        (void)printf(", \"weights\": \"%s\"", b->shared != NULL ? hvdc_shared_weights_kind(b->shared) : "mapped");
+        (void)fputs(", \"decoder\": ", stdout);
+        b->decoder == NULL ? (void)fputs("null", stdout) : hvdc_json_text(stdout, bench_decoder_name(b->decoder));
+        return;
+    }
+    if (o->npu) (void)printf("NPU: %s, sums %s\n", b->npu, hvdc_npu_sums_name(o->sums));
+    if (b->decoder != NULL) (void)printf("decoder: %s\n", bench_decoder_name(b->decoder));
+}
+
+/* What a rate table needs: while both engines work. */
+static void put_rates(bench *b) {
+    const bench_options *o = &b->options;
+    const bool decodes = b->decode[1].count > 0u;
+    if (!o->npu || !o->gpu) {
+        if (o->json) (void)fputs("\n], \"rates\": null", stdout);
+        return;
+    }
+    (void)printf(o->json ? "\n], \"rates\": {\"gpu_block_s\": %.9g, \"npu_block_s\": %.9g, \"decode_s\": "
+                         : "rates: --gpu-block-s %.6g --npu-block-s %.6g",
+                 rate_s(b, GPU), rate_s(b, NPU));
+    if (decodes) {
+        (void)printf(o->json ? "%.9g}" : " --decode-s %.6g\n", bench_median_s(&b->decode[1]));
+        return;
+    }
+    (void)fputs(o->json ? "null}" : "\n", stdout);
+}
+
 static bool report(bench *b) {
-    const options *o = &b->options;
+    const bench_options *o = &b->options;
     b->steady = true;
     if (o->json) {
         (void)printf("{\"hvdc_bench\": %d, \"artifact\": ", REPORT_VERSION);
@@ -284,26 +316,24 @@ static bool report(bench *b) {
         for (size_t i = 0; i < 32u; i++)
             (void)printf("%02x", (unsigned)hvdc_artifact_header(b->artifact)->index_sha256[i]);
         (void)printf("\", \"tokens\": %" PRIu32 ", \"own_tokens\": %" PRIu32 ", \"threads\": %" PRIu32
-                     ", \"warm_up\": %" PRIu32 ", \"repeat\": %" PRIu32 ", \"spread_limit\": %.6g",
+                     ", \"warm_up\": %" PRIu32 ", \"repeat\": %" PRIu32 ", \"decode_repeat\": %" PRIu32
+                     ", \"spread_limit\": %.6g",
                      b->trajectory.tokens, b->own_tokens, hvdc_pool_threads(b->pool), o->warm_up, o->repeat,
-                     o->spread_limit);
+                     o->decode_repeat, o->spread_limit);
         put_gpu(b);
+        put_npu(b);
         (void)fputs(", \"series\": [", stdout);
     } else {
         (void)printf("%" PRIu32 " tokens, %" PRIu32 " threads; %" PRIu32 " of each expert to warm up, then %" PRIu32
                      "\n",
                      b->trajectory.tokens, hvdc_pool_threads(b->pool), o->warm_up, o->repeat);
+        put_npu(b);
         put_gpu(b);
         (void)printf("%-4s %-15s %-8s %-8s %12s %12s %12s %9s\n", "on", "what", "beside", "expert", "min s", "median s",
                      "max s", "spread");
     }
     put_all(b);
-    const bool rates = o->npu && o->gpu;
-    if (o->json)
-        (void)printf(rates ? "\n], \"rates\": {\"gpu_block_s\": %.9g, \"npu_block_s\": %.9g}" : "\n], \"rates\": null",
-                     rates ? rate_s(b, GPU) : 0.0, rates ? rate_s(b, NPU) : 0.0);
-    else if (rates)
-        (void)printf("rates: --gpu-block-s %.6g --npu-block-s %.6g\n", rate_s(b, GPU), rate_s(b, NPU));
+    put_rates(b);
     if (o->json) (void)printf(", \"steady\": %s}\n", b->steady ? "true" : "false");
     return fflush(stdout) == 0 && ferror(stdout) == 0;
 }
@@ -320,9 +350,18 @@ static int status_of(const hvdc_failure *failure) {
 int main(int argc, char **argv) {
     bench b = {.artifact = NULL};
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
-    bool good = parse(argc, argv, &b.options, &failure);
-    if (good && b.options.help) return fputs(HELP, stdout) < 0 ? EXIT_FAILED : EXIT_STEADY;
+    bool good = bench_options_parse(argc, argv, &b.options, &failure);
+    if (good && b.options.help) return fputs(BENCH_HELP, stdout) < 0 ? EXIT_FAILED : EXIT_STEADY;
+    /* Libraries print to standard output when they are loaded: the report alone goes there. */
+    const int output = dup(STDOUT_FILENO);
+    good = good && ((output >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0) ||
+                    hvdc_fail(&failure, HVDC_FAILURE_FILE, "there is no standard output"));
     good = good && open_all(&b, &failure) && measure(&b, &failure);
+    if (output >= 0) {
+        (void)fflush(stdout);
+        (void)dup2(output, STDOUT_FILENO);
+        (void)close(output);
+    }
     if (good && !report(&b)) good = hvdc_fail(&failure, HVDC_FAILURE_FILE, "the report cannot be written");
     close_all(&b);
     if (!good) {

@@ -39,7 +39,7 @@ from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Prepared, Request, decide, parameters, prepare
 from hvdc.pipeline.runtime_skel import provide_skel
 from hvdc.plan.memory import Row, WeightBytes, memory_table
-from hvdc.targets import target_names
+from hvdc.targets import with_description
 
 if TYPE_CHECKING:  # it imports PyTorch, which compiling needs not
     from hvdc.pipeline.activations import Activations
@@ -67,7 +67,8 @@ SHOWN_LINEARS = 12
 @decoder_options
 @run_options
 @dtype_option
-@click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
+@click.option("--target", metavar="NAME|FILE",
+              help="The phone's SoC, or what `hvdc probe` wrote about one.  [default: sm8750]")  # fmt: skip
 @click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, write nothing.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted build of this output.")
@@ -116,7 +117,7 @@ def command(
         raise UsageError("no output was given", fix="add -o NAME.hvdc, or --dry-run to see the plan")
     if resume and force:
         raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
-    config = load_config(config_file, settings, options)
+    config = load_config(config_file, settings, with_description(options))
     _refuse_without_effect(config, settings, prompts, calibration)
     check_decoder_options(config, settings, vae, latents, prompts)
     prepared = prepare(Request(checkpoint, output, adapter, config, jobs, resume, force))

@@ -12,9 +12,16 @@ from hvdc.errors import Exit
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, to paste into an issue.")
 def command(as_json: bool) -> int:
-    """Report what this machine has, what is missing, and what that is needed for.
+    """Report what this machine and its phones have, what is missing, what that is needed for and how to get it.
 
-    Exit status 0 if nothing that the commands need is missing, 1 otherwise.
+    Made to be pasted into a bug report: no names of people, machines or home folders are in it, serials are shortened.
+    Everything is asked at once and within seconds; what gives no answer is reported as unknown. Exit status 0 if
+    nothing that the commands need is missing, 1 otherwise.
+
+    \b
+    Examples:
+      hvdc doctor
+      hvdc doctor --json > report.json
     """
     checks = examine()
     if as_json:

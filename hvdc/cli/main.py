@@ -27,6 +27,8 @@ VERBS = {
     "embed": "Run the text encoder on prompts, for calibration and reference.",
     "plan": "Place the cut, simulate streams, account for memory.",
     "deploy": "Put an artifact onto a phone.",
+    "bench": "Measure what blocks and decoder take, as a rate table.",
+    "probe": "Find out what a phone's platform allows, as a target.",
     "runtime": "Build the device runtime: what executes an artifact.",
     "synth": "Write synthetic checkpoints and artifacts.",
     "doctor": "Report what this machine has and lacks.",

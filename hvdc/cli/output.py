@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.cells import cell_len
@@ -26,11 +26,13 @@ from rich.progress import (
 from rich.progress import Progress as RichProgress
 from rich.table import Table
 
-from hvdc.artifact.manifest import Totals
 from hvdc.errors import Exit
 from hvdc.pipeline.failures import describe_failure
 from hvdc.pipeline.progress import Progress, Silent
 from hvdc.plan.memory import GIB, MIB, Row
+
+if TYPE_CHECKING:  # it needs NumPy, and many commands don't
+    from hvdc.artifact.manifest import Totals
 
 LOG_LINES = 40
 """Of what a compiler logged before it failed, as many are shown: the last ones."""

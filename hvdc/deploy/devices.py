@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from hvdc.deploy.errors import DeviceError
 
+AUTO = "auto"
+"""In place of a serial: the only device, or ANDROID_SERIAL's."""
+
 UNUSABLE = {
     "unauthorized": ("the phone does not trust this computer yet", "unlock it and accept 'Allow USB debugging?'"),
     "authorizing": ("the phone is being asked to trust this computer", "unlock it and accept 'Allow USB debugging?'"),

@@ -132,7 +132,9 @@ def _block(programs: Programs, engine: str, layout: Layout) -> Tried:
         return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
     gpu = report.get("gpu")
     where = f" on {gpu.get('device')}" if engine == "gpu" and isinstance(gpu, dict) else ""
-    portable = ", as a portable program on processors" if engine == "npu" else ""
+    npu = report.get("npu")
+    place = npu.get("place") if engine == "npu" and isinstance(npu, dict) else None
+    portable = ", as a portable program on processors" if place == "portable" else f" on {place}" if place else ""
     return Tried(
         name, "ok", f"the artifact's weights were mapped and a block of {TOKENS} tokens executed{where}{portable}"
     )

@@ -21,7 +21,6 @@ from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_hosted import compile_hosted
 from hvdc.pipeline.decoder_parts import BINARY, binary_of, file_name
 from hvdc.pipeline.progress import Progress
-from hvdc.targets import load_target
 
 Say = Callable[[str], None]
 
@@ -55,7 +54,7 @@ def identity(config: CompileConfig) -> dict[str, Any]:
 
 def qnn_options(config: CompileConfig) -> QnnOptions:
     """Raises UsageError: more VTCM than the target has."""
-    target = load_target(config.target)
+    target = config.described_target()
     most = target.vtcm_bytes.value >> 20
     vtcm_mb = most if config.decoder_vtcm_mb is None else config.decoder_vtcm_mb
     if vtcm_mb > most:

@@ -20,7 +20,6 @@ from hvdc.config import CompileConfig
 from hvdc.errors import UsageError
 from hvdc.pipeline.cache import cache_folder, locked
 from hvdc.pipeline.workspace import write_durably
-from hvdc.targets import load_target
 
 WHOLE_BYTES_PER_VALUE, LAST_BYTES_PER_VALUE, FRONT_BYTES_PER_VALUE = 34, 28, 40
 """Bytes that a `later` graph needs for each value of a feature map of its last stage: a graph of all stages, of the
@@ -63,7 +62,7 @@ class TilePlanner:
 
     def __init__(self, geometry: DecoderGeometry, latent: tuple[int, int], config: CompileConfig, tools: str) -> None:
         self._geometry, self._latent, self._config, self._tools = geometry, latent, config, tools
-        target = load_target(config.target)
+        target = config.described_target()
         self._graph_limit, self._context_limit = target.graph_limit_bytes.value, target.context_limit_bytes.value
         self._memory = cache_folder("decoders") / "refused.json"
         self._stages = {stage.name: stage for stage in stages(geometry)}

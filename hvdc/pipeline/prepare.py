@@ -31,7 +31,7 @@ from hvdc.pipeline.artifact_plan import EXPERTS, ArtifactPlan, Role, plan_artifa
 from hvdc.pipeline.calibration_file import Provenance
 from hvdc.pipeline.decoder_parts import DecoderParts
 from hvdc.pipeline.workspace import check_output, partial_path
-from hvdc.targets import TargetDescription, load_target
+from hvdc.targets import TargetDescription
 from quant.weights import SMALLEST_SCALE
 
 VAE_STRIDES = (4, 8, 8)
@@ -123,7 +123,7 @@ def prepare(request: Request) -> Prepared:
         raise ValueError("prepare opens a checkpoint; decide takes an open one")
     if request.output is not None:
         check_output(request.output, force=request.force, resume=request.resume)
-    load_target(request.config.target)
+    request.config.described_target()
     checkpoint = open_configured(request.checkpoint, request.adapter, request.config)
     try:
         return decide(request, checkpoint)
@@ -147,7 +147,7 @@ def open_configured(path: Path, adapter: Path | None, config: CompileConfig) -> 
 
 def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     """Plan the build of an open checkpoint. Raises as `prepare` does."""
-    target = load_target(request.config.target)
+    target = request.config.described_target()
     geometry = checkpoint.geometry
     _check_alpha(checkpoint)
     steps = schedule_of(request.config, geometry)

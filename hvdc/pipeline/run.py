@@ -29,7 +29,9 @@ from hvdc.pipeline.runtime_kept import Runtime
 from hvdc.pipeline.stream_file import StreamVideo, planned_videos, write_stream
 from hvdc.pipeline.videos import require_encoder
 from hvdc.plan.cut import Rates
-from hvdc.plan.rates import load_rates, require_fitting
+from hvdc.plan.fitting import fit_to_manifest
+from hvdc.plan.placement import Trajectory
+from hvdc.plan.rates import RateTable, load_rates
 
 MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
 NPU_SUMS = ("fast", "exact")
@@ -126,7 +128,8 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             )
         )
         videos = planned_videos(len(prompts), request.seeds, request.count)
-        rates = _checked(request, artifact)
+        table = _checked(request, artifact)
+        rates = None if table is None else table.rates
         identity = Identity(
             artifact.index.header["index_sha256"].tobytes().hex(), prompts.sha256, videos, request.mode, request.cut,
             request.gpu_share, request.npu_sums,
@@ -138,6 +141,9 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             opened_place(request.output, identity, resume=request.resume, force=request.force)
         )
         try:
+            if table is not None and not table.is_uniform and request.mode == "hetero" and state.cut is None:
+                # The runtime knows equal blocks only.
+                state.note(cut=Trajectory(table.costs()).best().cut, gpu_share=None, cut_source="rates")
             return _run(request, artifact, prompts, videos, rates, machine, place, state, decoder, progress, say)
         except HvdcError as error:
             if not state.has_begun and AND_RESUME in error.fix:  # nothing of this run is kept
@@ -153,7 +159,7 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             ) from stop  # fmt: skip
 
 
-def _checked(request: RunRequest, artifact: Artifact) -> Rates | None:
+def _checked(request: RunRequest, artifact: Artifact) -> RateTable | None:
     """What is refused before anything is built or written. Raises UsageError."""
     manifest = artifact.manifest
     steps, layers = len(manifest.steps), manifest.geometry.layers
@@ -173,8 +179,9 @@ def _checked(request: RunRequest, artifact: Artifact) -> Rates | None:
     if request.rates is None:
         return None
     table = load_rates(request.rates)
-    require_fitting(table, tokens=manifest.video.tokens, steps=steps, layers=layers)
-    return table.rates
+    fit_to_manifest(table, manifest)
+    table.require_co_run_rates()
+    return table
 
 
 def _decoder(

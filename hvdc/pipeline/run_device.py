@@ -14,6 +14,7 @@ from hvdc.artifact.manifest import INDEX_NAME
 from hvdc.deploy.adb import Adb
 from hvdc.deploy.adb_program import find_adb
 from hvdc.deploy.device_facts import DeviceFacts, read_facts
+from hvdc.deploy.devices import AUTO
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import TARGET, Layout, checked_target
 from hvdc.deploy.patience import WAIT_S, Patience
@@ -22,9 +23,6 @@ from hvdc.deploy.store import Store
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_place import Identity, Place
 from hvdc.pipeline.run_process import Watched, outcome
-
-AUTO = "auto"
-"""In place of a serial: ANDROID_SERIAL, or the only device."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.workspace import explaining
 
 RUNNER = "hvdc_runner"
-PROGRAMS = (RUNNER, "hvdc_bench", "hvdc_check", "hvdc_dump", "hvdc_selftest")
+PROGRAMS = (RUNNER, "hvdc_bench", "hvdc_check", "hvdc_dump", "hvdc_probe", "hvdc_selftest")
 """What people use; the others are for tests."""
 
 HEXAGON = "hexagon"

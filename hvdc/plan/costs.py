@@ -30,8 +30,10 @@ class EngineCosts:
 
 @dataclass(frozen=True)
 class Costs:
-    """``decode_s``: decoding one video on the NPU; ``handoff_s``: from the GPU's last block to the NPU's first one.
-    ``tensor_block_s``: a block whose linears both engines share, or None where no GEMM was measured."""
+    """``decode_s``: decoding one video on the NPU while the GPU works; ``handoff_s``: from the GPU's last block to the
+    NPU's first one.
+    ``tensor_block_s``: a block whose linears both engines share, or None where no GEMM was measured.
+    ``decode_solo_s``: decoding while the GPU is idle, or None where nobody has measured it."""
 
     executions: int
     gpu: EngineCosts
@@ -39,6 +41,15 @@ class Costs:
     decode_s: float
     handoff_s: float = 0.0
     tensor_block_s: tuple[float, ...] | None = None
+    decode_solo_s: float | None = None
+
+    def decode_when_alone(self) -> float:
+        """Seconds of a decode where the GPU is idle. Raises UsageError where that is not known."""
+        if self.decode_solo_s is None:
+            raise UsageError(
+                "the rate table has no solo time of the decoder", fix="measure a decode while the GPU is idle"
+            )
+        return self.decode_solo_s
 
 
 def uniform(value_s: float, executions: int) -> tuple[float, ...]:

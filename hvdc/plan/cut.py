@@ -42,7 +42,8 @@ def period_s(rates: Rates, executions: int, cut: int) -> float:
 
 
 def best_cut(rates: Rates, executions: int) -> int:
-    """The cut in [0, executions] with the shortest period; the smaller one of two that are equally good.
+    """The cut in [0, executions] with the shortest period; of two that are equally good that with the smaller latency
+    of a video (T_G against T_N decides), and of those the smaller one.
 
     Raises UsageError for rates that are not positive numbers.
     """
@@ -60,4 +61,7 @@ def best_cut(rates: Rates, executions: int) -> int:
     balance = npu_s / both_s
     below = int(balance) if balance < executions else executions
     above = min(below + 1, executions)
-    return above if period_s(rates, executions, above) < period_s(rates, executions, below) else below
+    below_s, above_s = period_s(rates, executions, below), period_s(rates, executions, above)
+    if above_s == below_s:
+        return above if rates.gpu_block_s < rates.npu_block_s else below
+    return above if above_s < below_s else below

@@ -6,8 +6,10 @@ Pure arithmetic on byte totals, in bytes; no torch, no files. "The paper" is Het
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from hvdc.artifact.manifest import Parameters, Totals
+if TYPE_CHECKING:  # it needs NumPy, and arithmetic doesn't
+    from hvdc.artifact.manifest import Parameters, Totals
 
 MIB = 1 << 20
 GIB = 1 << 30

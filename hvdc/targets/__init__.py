@@ -1,13 +1,14 @@
 """Target descriptions: what a phone's SoC can do, each value with its source.
 
-One TOML file per SoC lies beside this module.
+One TOML file per SoC lies beside this module; `hvdc probe` measures and writes others, which `read_target` reads.
 """
 
 from __future__ import annotations
 
 import tomllib
 from importlib import resources
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,12 +24,39 @@ class Limit(BaseModel):
     source: Annotated[str, Field(min_length=10)]
 
 
-class TargetDescription(BaseModel):
-    """One SoC. All limits are in bytes."""
+class Count(BaseModel):
+    """A number of things, and who says so."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    name: str
+    value: Annotated[int, Field(gt=0)]
+    source: Annotated[str, Field(min_length=10)]
+
+
+class Choice(BaseModel):
+    """Which of several ways works, and who says so."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    value: Annotated[str, Field(min_length=1)]
+    source: Annotated[str, Field(min_length=10)]
+
+
+class Choices(BaseModel):
+    """Which of several work, and who says so."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    value: Annotated[tuple[str, ...], Field(strict=False)]
+    source: Annotated[str, Field(min_length=10)]
+
+
+class TargetDescription(BaseModel):
+    """One SoC. All limits are in bytes. What is None is not known."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_-]+$")]
     soc: str
     soc_model: int
     """QNN's number of the SoC."""
@@ -45,6 +73,12 @@ class TargetDescription(BaseModel):
     opencl_buffer_bytes: Limit
     vtcm_bytes: Limit
     usable_memory_bytes: Limit
+    gpu_import: Choice | None = None
+    """How the GPU imports memory that the NPU maps too: a name of ``hvdc_gpu_import_name``, of a kind of memory."""
+    dot_forms: Choices | None = None
+    """Forms of the GPU's dot product of four INT8 values that compile and are right: names of ``hvdc_gpu_dot_name``."""
+    mapping_count: Count | None = None
+    """Regions that both engines map at once."""
 
     @property
     def arch(self) -> int:
@@ -66,7 +100,46 @@ def load_target(name: str) -> TargetDescription:
     if name not in target_names():
         raise UsageError(f"there is no target {name!r}", expected=f"one of {', '.join(target_names())}")
     text = resources.files(__name__).joinpath(f"{name}.toml").read_text("utf-8")
+    return _described(text, f"target {name}")
+
+
+def read_target(path: Path) -> TargetDescription:
+    """A description in a file of the user's. Raises UsageError: it cannot be read, or is not valid."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError("the target description cannot be read", where=str(path), found=str(error)) from error
+    return _described(text, str(path))
+
+
+def target_of(word: str) -> TargetDescription:
+    """A target's name, or the file of a description: what `--target` takes. Raises UsageError."""
+    if word in target_names():
+        return load_target(word)
+    if word.endswith(".toml") or "/" in word:
+        return read_target(Path(word))
+    raise UsageError(
+        f"there is no target {word!r}",
+        expected=f"one of {', '.join(target_names())}, or a file by `hvdc probe`: FILE.toml",
+    )
+
+
+def with_description(options: dict[str, Any]) -> dict[str, Any]:
+    """Options whose ``target`` may be a file: then with the description in it. Raises UsageError."""
+    word = options.get("target")
+    if word is None:
+        return options
+    found = target_of(word)
+    return options | {"target": found.name, "target_description": None if word in target_names() else found}
+
+
+def _described(text: str, where: str) -> TargetDescription:
     try:
         return TargetDescription.model_validate(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError("the target description is no TOML", where=where, found=str(error)) from error
     except ValidationError as error:
-        raise UsageError(f"the description of target {name!r} is not valid", found=str(error)) from error
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        what = f"{key!r} of the target description is not valid: {first['msg']}"
+        raise UsageError(what, where=where, found=repr(first.get("input"))[:120]) from error

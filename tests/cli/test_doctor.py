@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hvdc.doctor import foreign_owners, foreign_places
+from hvdc.doctor.here import foreign_owners, foreign_places
+from hvdc.doctor.private import without_names
 from tests.commands import ROOT, environment, hvdc
+
+
+@pytest.fixture(autouse=True)
+def _own_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No report of these tests sees a phone of this machine: tests/doctor has those."""
+    monkeypatch.setattr("hvdc.doctor.phones.probes", list)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
 
 
 def test_this_machine_can_compile() -> None:
@@ -28,7 +38,9 @@ def test_this_machine_can_compile() -> None:
 
 def test_plain_text_names_each_fact() -> None:
     lines = hvdc("doctor").out.splitlines()
-    assert lines[0].startswith("ok       python")
+    assert lines[0].startswith("ok       hvdc")
+    assert lines[1].startswith("ok       system")
+    assert lines[2].startswith("ok       python")
     assert any(line.split()[1] == "numpy" for line in lines if line.startswith("ok"))
 
 
@@ -72,7 +84,8 @@ def test_a_folder_that_hides_ours_is_found(tmp_path: Path) -> None:
     env = environment(PYTHONPATH=f"{tmp_path}:{ROOT}")
     done = subprocess.run([sys.executable, "-c", code], env=env, cwd="/", capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert f"Python finds {tmp_path / 'quant' / '__init__.py'} instead of ours" in done.stdout
+    found = without_names(str(tmp_path / "quant" / "__init__.py"))
+    assert f"Python finds {found} instead of ours" in done.stdout
     assert foreign_places() == {}
 
 

@@ -122,14 +122,19 @@ def test_linears_shared_by_both_engines(runnable_artifact: Path, embeds: Path, o
 @needs_gpu
 def test_a_rate_table_places_the_cut(runnable_artifact: Path, embeds: Path, out: Path, tmp_path: Path) -> None:
     table = (
-        'name = "t"\ntarget = "sm8750"\nconditions = "both at work"\nframes = 5\ntokens = {}\nsteps = 6\nlayers = 2\n'
-        '[gpu_block_s]\nvalue = 3.0\nsource = "made up for this"\n'
-        '[npu_block_s]\nvalue = 1.0\nsource = "made up for this"\n'
-        '[decode_s]\nvalue = 4.0\nsource = "made up for this"\n'
+        'name = "t"\ndevice = "none"\ntarget = "sm8750"\nthermal = "cold"\n'
+        "frames = 5\ntokens = {}\nsteps = 6\nlayers = 2\n"
+        '[gpu.co_run_block_s]\nvalue = 3.0\nsource = "made up for this"\n'
+        '[npu.co_run_block_s]\nvalue = 1.0\nsource = "made up for this"\n'
+        '[decode.co_run_s]\nvalue = 4.0\nsource = "made up for this"\n'
     )
     (tmp_path / "rates.toml").write_text(table.format(24))
     facts = ran(runnable_artifact, embeds, out, "--rates", tmp_path / "rates.toml", "--no-decode")
     assert (facts["cut"], facts["cut_source"]) == (4, "rates")
+    steps = "per_step = [0.1, 0.1, 1.45, 1.45, 1.45, 1.45]"  # the mean is as before
+    (tmp_path / "steps.toml").write_text(table.format(24).replace("value = 1.0", steps))
+    facts = ran(runnable_artifact, embeds, tmp_path / "steps", "--rates", tmp_path / "steps.toml", "--no-decode")
+    assert (facts["cut"], facts["cut_source"]) == (5, "rates")
     (tmp_path / "rates.toml").write_text(table.format(20280))
     done = run(runnable_artifact, embeds, tmp_path / "other", "--rates", tmp_path / "rates.toml")
     refused(done, tmp_path / "other", "was measured on another model or clip length")

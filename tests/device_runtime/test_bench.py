@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 from hvdc.artifact.reader import open_artifact
 from tests import calibrations
+from tests.device_runtime.qnn_stand_in import add_binaries
 from tests.device_runtime.runs import REPORTS, SANITIZERS, why_no_gpu
 
 STEADY, USAGE, UNSTEADY, ARTIFACT, DEVICE = 0, 2, 3, 4, 5
@@ -38,9 +40,9 @@ def _all_of(properties: dict[str, object]) -> dict[str, object]:
 SERIES = _all_of(
     {
         "engine": {"enum": ["npu", "gpu", "cpu"]},
-        "what": {"enum": ["block", "text_keys", "text_projection"]},
+        "what": {"enum": ["block", "text_keys", "text_projection", "decode"]},
         "beside": {"enum": ["nothing", "npu", "gpu"]},
-        "expert": {"enum": ["semantic", "detail"]},
+        "expert": {"enum": ["semantic", "detail", None]},
         "count": {"type": "integer", "minimum": 1},
         "min_s": _SECONDS,
         "median_s": _SECONDS,
@@ -49,16 +51,22 @@ SERIES = _all_of(
     }
 )
 GPU = _all_of({name: {"type": "string"} for name in ("platform", "device", "dot", "import")})
+RATES = _all_of({"gpu_block_s": _SECONDS, "npu_block_s": _SECONDS, "decode_s": {"type": ["number", "null"]}})
 REPORT = _all_of(
     {
-        "hvdc_bench": {"const": 1},
+        "hvdc_bench": {"const": 2},
         "artifact": {"type": "string"},
         "index_sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-        **dict.fromkeys(("tokens", "own_tokens", "threads", "warm_up", "repeat"), _COUNT),
+        **dict.fromkeys(("tokens", "own_tokens", "threads", "warm_up", "repeat", "decode_repeat"), _COUNT),
         "spread_limit": {"type": "number"},
         "gpu": {"anyOf": [GPU, {"type": "null"}]},
+        "npu": {
+            "anyOf": [_all_of({"place": {"type": "string"}, "sums": {"enum": ["fast", "exact"]}}), {"type": "null"}]
+        },
+        "decoder": {"type": ["string", "null"]},
+        "weights": {"type": "string"},
         "series": {"type": "array", "items": SERIES},
-        "rates": {"anyOf": [_all_of({"gpu_block_s": _SECONDS, "npu_block_s": _SECONDS}), {"type": "null"}]},
+        "rates": {"anyOf": [RATES, {"type": "null"}]},
         "steady": {"type": "boolean"},
     }
 )
@@ -119,6 +127,9 @@ def test_both_engines_are_measured_alone_and_at_once(bench: Bench, artifact: Pat
         expected = (series["max_s"] - series["min_s"]) / series["median_s"]
         assert series["spread"] == pytest.approx(expected, rel=1e-3, abs=1e-6)
     assert report["gpu"]["device"]
+    assert report["weights"] == "memfd", "one copy for both, as hvdc_runner has it"
+    mapped = bench.report(artifact, "--repeat", 1, "--weights", "mapped", *ANY)
+    assert mapped["weights"] == "mapped"
 
 
 @needs_gpu
@@ -180,8 +191,9 @@ def test_a_single_time_has_no_spread(bench: Bench, artifact: Path) -> None:
 def test_people_get_a_table(bench: Bench, artifact: Path) -> None:
     lines = bench.run(artifact, "--engine", "npu", *ANY).stdout.splitlines()
     assert lines[0].startswith("8 tokens, ")
-    assert lines[1].split() == ["on", "what", "beside", "expert", "min", "s", "median", "s", "max", "s", "spread"]
-    assert [line.split()[:4] for line in lines[2:4]] == [["npu", "block", "nothing", e] for e in ("semantic", "detail")]
+    assert lines[1] == "NPU: portable, sums fast"
+    assert lines[2].split() == ["on", "what", "beside", "expert", "min", "s", "median", "s", "max", "s", "spread"]
+    assert [line.split()[:4] for line in lines[3:5]] == [["npu", "block", "nothing", e] for e in ("semantic", "detail")]
 
 
 @pytest.mark.parametrize(
@@ -196,6 +208,12 @@ def test_people_get_a_table(bench: Bench, artifact: Path) -> None:
         (("a", "--tokens", "-1"), "--tokens does not take -1"),
         (("a", "--tokens", "99999999999"), "--tokens does not take 99999999999"),
         (("a", "--engine", "cpu"), "--engine does not take cpu"),
+        (("a", "--npu", "cpu"), "--npu does not take cpu"),
+        (("a", "--weights", "lost"), "--weights does not take lost"),
+        (("a", "--npu-sums", "slow"), "--npu-sums does not take slow"),
+        (("a", "--decode-repeat", "0"), "--decode-repeat does not take 0"),
+        (("a", "--vtcm-kib", "4194304"), "--vtcm-kib does not take 4194304"),
+        (("a", "--engine", "gpu", "--qnn-libraries", "x"), "--qnn-libraries has no effect with --engine gpu"),
         (("a", "--spread-limit", "nan"), "--spread-limit does not take nan"),
         (("a", "--kernel-cache", ""), "--kernel-cache does not take "),
     ],
@@ -255,3 +273,73 @@ def test_help_names_every_status(bench: Bench) -> None:
     done = bench.run("--help")
     assert done.returncode == 0
     assert "3 measured, but not steady" in done.stdout
+
+
+def test_exact_sums_are_another_engine(bench: Bench, artifact: Path) -> None:
+    report = bench.report(artifact, "--engine", "npu", "--npu-sums", "exact", *ANY)
+    assert report["npu"] == {"place": "portable", "sums": "exact"}
+
+
+def test_the_engine_behind_fastrpc_is_measured(bench: Bench, artifact: Path) -> None:
+    """Through the stand-in for FastRPC's library, whose DSP is this machine: a phone's would be asked the same."""
+    library = bench.program.with_name("libcdsprpc_stand_in.so")
+    given = ("--engine", "npu", "--npu", "dsp", "--fastrpc", library, "--repeat", 2, "--json", *ANY)
+    done = bench.run(artifact, *given)
+    assert done.returncode == STEADY, done.stderr
+    assert "stand-in:" not in done.stderr, "all that was mapped is given back"
+    report = json.loads(done.stdout)
+    jsonschema.validate(report, REPORT)
+    assert report["npu"]["place"].startswith("Hexagon v")
+    assert {s["engine"] for s in report["series"]} == {"npu", "cpu"}
+
+
+def test_without_fastrpc_the_dsp_is_refused(bench: Bench, artifact: Path) -> None:
+    done = bench.run(artifact, "--engine", "npu", "--npu", "dsp", "--fastrpc", "/nowhere/libcdsprpc.so")
+    assert done.returncode == DEVICE
+    assert "libcdsprpc.so" in done.stderr
+    assert not done.stdout
+
+
+@pytest.fixture
+def decoding(tmp_path: Path, runnable_artifact: Path) -> Path:
+    """With a decoder whose binaries the stand-in for QNN executes."""
+    copy = Path(shutil.copytree(runnable_artifact, tmp_path / "a.hvdc"))
+    add_binaries(copy)
+    return copy
+
+
+def test_the_decoder_is_measured(bench: Bench, decoding: Path, stand_in: Path) -> None:
+    given = ("--engine", "npu", "--qnn-libraries", stand_in, "--decode-repeat", 3, *ANY)
+    report = bench.report(decoding, *given)
+    series = [s for s in report["series"] if s["what"] == "decode"]
+    assert [(s["engine"], s["beside"], s["expert"], s["count"]) for s in series] == [("npu", "nothing", None, 3)]
+    assert report["decoder"].startswith("QNN ")
+    assert report["decode_repeat"] == 3
+
+
+@needs_gpu
+def test_the_decoder_is_measured_beside_the_gpu(bench: Bench, decoding: Path, stand_in: Path) -> None:
+    report = bench.report(decoding, "--qnn-libraries", stand_in, *ANY)
+    decode = {s["beside"]: s["median_s"] for s in report["series"] if s["what"] == "decode"}
+    assert set(decode) == {"nothing", "gpu"}
+    assert report["rates"]["decode_s"] == pytest.approx(decode["gpu"])
+
+
+def test_a_decoder_that_cannot_be_opened_is_refused(bench: Bench, decoding: Path, tmp_path: Path) -> None:
+    done = bench.run(decoding, "--engine", "npu", "--qnn-libraries", tmp_path)
+    assert done.returncode != STEADY
+    assert done.stderr.startswith("hvdc_bench: ")
+    assert not done.stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--engine", "npu")], ids=["both", "npu"])
+def test_progress_counts_to_its_total(bench: Bench, artifact: Path, more: tuple[str, ...]) -> None:
+    if not more and why_no_gpu():
+        pytest.skip(why_no_gpu())
+    given = ("--json", "--progress", "--repeat", 2, "--kernel-cache", bench.kernels, *more, *ANY)
+    done = bench.run(artifact, *given)
+    assert done.returncode == STEADY, done.stderr
+    events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"event"')]
+    assert sorted(event["done"] for event in events) == list(range(1, events[0]["total"] + 1))
+    assert {event["total"] for event in events} == {len(events)}
+    assert len(events) == sum(s["count"] for s in json.loads(done.stdout)["series"])

@@ -11,10 +11,18 @@ from hvdc.errors import UsageError
 from hvdc.plan.cut import Rates, best_cut, period_s
 
 TABLES = 10_000
+SMALL = [
+    (Rates(float(a), float(b), float(c)), n)
+    for a in range(1, 5)
+    for b in range(1, 5)
+    for c in range(4)
+    for n in range(7)
+]
+"""Many of them have two best cuts."""
 
 
 def tables() -> list[tuple[Rates, int]]:
-    """Random ones over many magnitudes, whole numbers (ties), and those that are refused."""
+    """Random ones over many magnitudes, whole numbers (ties; all small ones), and those that are refused."""
     draw = random.Random(7)
 
     def seconds() -> float:
@@ -25,7 +33,7 @@ def tables() -> list[tuple[Rates, int]]:
         for _ in range(TABLES)
     ]
     wrong = [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf, 1.7e308, 5e-324]
-    return made + [(Rates(a, b, c), 180) for a in (*wrong, 1.0) for b in (*wrong, 1.0) for c in (*wrong, 1.0)]
+    return made + SMALL + [(Rates(a, b, c), 180) for a in (*wrong, 1.0) for b in (*wrong, 1.0) for c in (*wrong, 1.0)]
 
 
 def in_python(rates: Rates, executions: int) -> str:
@@ -51,4 +59,15 @@ def test_the_cut_in_c_is_the_cut_in_python(programs: dict[str, Path]) -> None:
     answers = [normal(line) for line in done.stdout.splitlines()]
     assert answers == [in_python(*table) for table in asked]
     assert answers.count("refused") > 100
-    assert len({answer.partition(" ")[0] for answer in answers}) > 1000, "many cuts were asked for"
+    small = set(SMALL)
+    cuts = {table: int(answer.split()[0]) for table, answer in zip(asked, answers, strict=True) if table in small}
+    above = [
+        rates for (rates, n), cut in cuts.items() if cut > 0 and period_s(rates, n, cut) == period_s(rates, n, cut - 1)
+    ]
+    below = [
+        rates for (rates, n), cut in cuts.items() if cut < n and period_s(rates, n, cut) == period_s(rates, n, cut + 1)
+    ]
+    assert len(above) > 20
+    assert len(below) > 20
+    assert all(rates.gpu_block_s < rates.npu_block_s for rates in above), "of two, that with the smaller latency"
+    assert all(rates.gpu_block_s >= rates.npu_block_s for rates in below)

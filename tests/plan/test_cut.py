@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from hvdc.errors import UsageError
 from hvdc.plan.cut import Rates, best_cut, gpu_stage_s, npu_stage_s, period_s
 from hvdc.plan.rates import load_rates
 
-PAPER = Path(__file__).resolve().parents[2] / "examples" / "rates" / "galaxy-s25-49-frames.toml"
+PAPER = Path(__file__).resolve().parents[2] / "examples" / "rates" / "galaxy-s25-49-frames-b.toml"
 SECONDS = st.floats(1e-4, 1e4)
 
 
@@ -27,21 +26,28 @@ def test_no_other_cut_is_better(gpu_s: float, npu_s: float, decode_s: float, exe
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.integers(0, 500), st.integers(0, 200))
-def test_of_equally_good_cuts_it_is_the_smallest(gpu_s: int, npu_s: int, decode_s: int, executions: int) -> None:
+def test_of_equally_good_cuts_it_is_that_with_the_smaller_latency(
+    gpu_s: int, npu_s: int, decode_s: int, executions: int
+) -> None:
     """Whole numbers of seconds: the periods are exact, and ties are common."""
 
-    def exact(cut: int) -> Fraction:
-        return max(Fraction(cut * gpu_s), Fraction((executions - cut) * npu_s + decode_s))
+    def exact(cut: int) -> tuple[int, int, int]:
+        stages = cut * gpu_s, (executions - cut) * npu_s + decode_s
+        return max(stages), sum(stages), cut
 
     rates = Rates(float(gpu_s), float(npu_s), float(decode_s))
     assert best_cut(rates, executions) == min(range(executions + 1), key=exact)
 
 
-def test_a_tie_by_hand() -> None:
-    """Two blocks, 3 s or 1 s each, 1 s of decoding: cut 0 takes 3 s on the NPU, cut 1 takes 3 s on the GPU."""
+def test_ties_by_hand() -> None:
+    """Two blocks, 3 s or 1 s each, 1 s of decoding: cut 0 takes 3 s on the NPU, cut 1 takes 3 s on the GPU. Of 1 s or
+    2 s each: 2 s on the NPU at 1, 2 s on the GPU at 2, which leaves the NPU nothing to do."""
     rates = Rates(3.0, 1.0, 1.0)
     assert period_s(rates, 2, 0) == period_s(rates, 2, 1) == 3.0
     assert best_cut(rates, 2) == 0
+    rates = Rates(1.0, 2.0, 0.0)
+    assert period_s(rates, 2, 1) == period_s(rates, 2, 2) == 2.0
+    assert best_cut(rates, 2) == 2
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ bool hvdc_best_cut(const hvdc_rates *rates, uint32_t executions, uint32_t *cut, 
     double balance = npu_s / both_s;
     uint32_t below = balance < (double)executions ? (uint32_t)balance : executions;
     uint32_t above = below < executions ? below + 1u : executions;
-    *cut = hvdc_period_s(rates, executions, above) < hvdc_period_s(rates, executions, below) ? above : below;
+    double below_s = hvdc_period_s(rates, executions, below), above_s = hvdc_period_s(rates, executions, above);
+    /* Of two equally good cuts that with the smaller latency: the engine with the shorter block gets one more. */
+    bool is_gpu_faster = rates->gpu_block_s < rates->npu_block_s;
+    *cut = (above_s < below_s || (is_gpu_faster && above_s <= below_s)) ? above : below;
     return true;
 }

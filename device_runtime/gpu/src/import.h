@@ -23,6 +23,10 @@ typedef struct hvdc_pages {
 bool hvdc_import_choose(hvdc_device *device, const hvdc_gpu_options *options, hvdc_import *import,
                         hvdc_failure *failure);
 
+/* Imports all of `pages`, whole 4 KiB pages of shared memory that this process may overwrite, and compares the first and the
+ * last of them in both directions. */
+bool hvdc_import_check(hvdc_device *device, const hvdc_import *import, const hvdc_pages *pages, hvdc_failure *failure);
+
 /* Whether this way takes an object as a whole, not a part of a mapping. */
 bool hvdc_import_is_whole(const hvdc_import *import);
 

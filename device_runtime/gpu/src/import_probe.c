@@ -38,16 +38,20 @@ typedef struct probe {
     cl_kernel copy;
     hvdc_buffer own;
     hvdc_pages pages;
+    cl_uint at; /* of the page that is looked at, in words from the start of `pages` */
     cl_mem imported;
 } probe;
 
-static bool copy_page(const probe *p, cl_mem from, cl_mem to) {
+/* From the imported page to the own one, or back. */
+static bool copy_page(const probe *p, bool to_own) {
     const cl_uint zero = 0;
-    const hvdc_argument arguments[] = {HVDC_ARGUMENT(from), HVDC_ARGUMENT(zero), HVDC_ARGUMENT(to),
-                                       HVDC_ARGUMENT(zero)};
+    const hvdc_argument to[] = {HVDC_ARGUMENT(p->imported), HVDC_ARGUMENT(p->at), HVDC_ARGUMENT(p->own.memory),
+                                HVDC_ARGUMENT(zero)};
+    const hvdc_argument from[] = {HVDC_ARGUMENT(p->own.memory), HVDC_ARGUMENT(zero), HVDC_ARGUMENT(p->imported),
+                                  HVDC_ARGUMENT(p->at)};
+    const hvdc_argument *arguments = to_own ? to : from;
     const uint64_t global[] = {PROBE_WORDS, 1, 1}, local[] = {1, 1, 1};
-    return hvdc_device_launch(p->device, p->copy, arguments, sizeof arguments / sizeof arguments[0], global, local,
-                              NULL) &&
+    return hvdc_device_launch(p->device, p->copy, arguments, sizeof to / sizeof to[0], global, local, NULL) &&
            hvdc_device_finish(p->device, NULL);
 }
 
@@ -65,30 +69,28 @@ static bool hand_over(const probe *p, const hvdc_import *import, bool to_device)
 
 static void host_writes(const probe *p, uint32_t seed) {
     synchronise(p->pages.fd, true);
-    pattern(seed, p->pages.data);
+    pattern(seed, (uint32_t *)p->pages.data + p->at);
     synchronise(p->pages.fd, false);
 }
 
 static bool device_reads(const probe *p, uint32_t seed) {
     uint32_t expected[PROBE_WORDS], found[PROBE_WORDS];
     pattern(seed, expected);
-    return copy_page(p, p->imported, p->own.memory) &&
-           hvdc_device_read(p->device, p->own.memory, 0, found, sizeof found, NULL) &&
+    return copy_page(p, true) && hvdc_device_read(p->device, p->own.memory, 0, found, sizeof found, NULL) &&
            memcmp(expected, found, sizeof found) == 0;
 }
 
 static bool device_writes(const probe *p, uint32_t seed) {
     uint32_t words[PROBE_WORDS];
     pattern(seed, words);
-    return hvdc_device_write(p->device, p->own.memory, 0, words, sizeof words, NULL) &&
-           copy_page(p, p->own.memory, p->imported);
+    return hvdc_device_write(p->device, p->own.memory, 0, words, sizeof words, NULL) && copy_page(p, false);
 }
 
 static bool host_reads(const probe *p, uint32_t seed) {
     uint32_t expected[PROBE_WORDS];
     pattern(seed, expected);
     synchronise(p->pages.fd, true);
-    bool same = memcmp(p->pages.data, expected, sizeof expected) == 0;
+    bool same = memcmp((const uint32_t *)p->pages.data + p->at, expected, sizeof expected) == 0;
     synchronise(p->pages.fd, false);
     return same;
 }
@@ -126,10 +128,47 @@ static bool search(probe *p, enum hvdc_gpu_import wanted, hvdc_import *import) {
     return false;
 }
 
+static bool begin(hvdc_device *d, probe *p, cl_program *program, hvdc_failure *failure) {
+    const hvdc_sources sources = {{hvdc_source_probe_cl}, 1, ""};
+    return hvdc_program_build(d, &sources, program, failure) &&
+           hvdc_program_kernel(d, *program, "copy_words", &p->copy, failure) &&
+           hvdc_device_allocate(d, "a probe", HVDC_GPU_PAGE_BYTES, false, &p->own, failure);
+}
+
+static void end(hvdc_device *d, probe *p, cl_program program) {
+    hvdc_device_free(d, &p->own);
+    hvdc_device_release_kernel(d, p->copy);
+    if (program != NULL) {
+        d->cl.clReleaseProgram(program);
+    }
+}
+
+bool hvdc_import_check(hvdc_device *d, const hvdc_import *import, const hvdc_pages *pages, hvdc_failure *failure) {
+    const uint64_t last = (pages->bytes / HVDC_GPU_PAGE_BYTES - 1) * PROBE_WORDS;
+    probe p = {.device = d, .pages = *pages};
+    cl_program program = NULL;
+    bool good = begin(d, &p, &program, failure) && hvdc_import_make(d, import, pages, true, &p.imported, failure);
+    for (int i = 0; good && i < 2; ++i) {
+        p.at = i == 0 ? 0 : (cl_uint)last;
+        good = hand_over(&p, import, false);
+        host_writes(&p, 4u + (uint32_t)i);
+        good = good && hand_over(&p, import, true) && device_reads(&p, 4u + (uint32_t)i) &&
+               device_writes(&p, 6u + (uint32_t)i) && hand_over(&p, import, false) &&
+               host_reads(&p, 6u + (uint32_t)i) && hand_over(&p, import, true);
+        if (!good) {
+            hvdc_fail(failure, HVDC_FAILURE_DEVICE,
+                      "what is written on one side is not read on the other, in the %s page of %llu bytes",
+                      i == 0 ? "first" : "last", (unsigned long long)pages->bytes);
+        }
+    }
+    hvdc_import_release(d, import, p.imported);
+    end(d, &p, program);
+    return good;
+}
+
 bool hvdc_import_choose(hvdc_device *d, const hvdc_gpu_options *options, hvdc_import *import, hvdc_failure *failure) {
     const enum hvdc_gpu_import wanted = options->import;
     const hvdc_gpu_probe *given = options->probe;
-    const hvdc_sources sources = {{hvdc_source_probe_cl}, 1, ""};
     probe p = {.device = d, .pages = {NULL, HVDC_GPU_PAGE_BYTES, -1, NULL}};
     cl_program program = NULL;
     void *own_page = NULL;
@@ -143,9 +182,7 @@ bool hvdc_import_choose(hvdc_device *d, const hvdc_gpu_options *options, hvdc_im
         own_page = aligned_alloc(HVDC_GPU_PAGE_BYTES, HVDC_GPU_PAGE_BYTES);
         p.pages.data = own_page;
     }
-    bool good = p.pages.data != NULL && hvdc_program_build(d, &sources, &program, failure) &&
-                hvdc_program_kernel(d, program, "copy_words", &p.copy, failure) &&
-                hvdc_device_allocate(d, "a probe", HVDC_GPU_PAGE_BYTES, false, &p.own, failure);
+    bool good = p.pages.data != NULL && begin(d, &p, &program, failure);
     if (good && !search(&p, wanted, import)) {
         *import = (hvdc_import){HVDC_GPU_IMPORT_COPY, 0};
         if (wanted != HVDC_GPU_IMPORT_ANY) {
@@ -156,11 +193,7 @@ bool hvdc_import_choose(hvdc_device *d, const hvdc_gpu_options *options, hvdc_im
                           d->name, hvdc_gpu_import_name(wanted));
         }
     }
-    hvdc_device_free(d, &p.own);
-    hvdc_device_release_kernel(d, p.copy);
-    if (program != NULL) {
-        d->cl.clReleaseProgram(program);
-    }
+    end(d, &p, program);
     free(own_page);
     return good;
 }

@@ -15,23 +15,50 @@ static void make_up(float *values, size_t count) {
     }
 }
 
+/* A hidden state where the runner has it: in shared memory that the engine works in, as far as it wants that. */
+static bool allocate_hidden(hvdc_timing *timing, size_t values, hvdc_failure *failure) {
+    hvdc_engine *engine = timing->engine;
+    const uint64_t bytes = values * sizeof(float);
+    if (engine->share == NULL) {
+        timing->hidden = malloc(bytes);
+        if (timing->hidden == NULL)
+            return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
+        make_up(timing->hidden, values);
+        return true;
+    }
+    timing->kind = hvdc_memory_choose(failure);
+    if (timing->kind == NULL || !timing->kind->create("hvdc:timing", bytes, &timing->shared, failure)) return false;
+    timing->hidden = (float *)(void *)timing->shared.data;
+    if (!timing->kind->begin_write(&timing->shared, failure)) return false;
+    make_up(timing->hidden, values);
+    return timing->kind->end_write(&timing->shared, failure) &&
+           engine->share(engine, timing->shared.data, bytes, timing->shared.fd, failure);
+}
+
+static void free_hidden(hvdc_timing *timing) {
+    if (timing->shared.data == NULL) {
+        free(timing->hidden);
+    } else {
+        timing->engine->unshare(timing->engine, timing->shared.data);
+        timing->kind->close(&timing->shared);
+    }
+    timing->hidden = NULL;
+    timing->shared = HVDC_NO_MEMORY;
+}
+
 bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_trajectory *trajectory,
                        hvdc_failure *failure) {
     size_t text_values = (size_t)trajectory->text_tokens * trajectory->width;
-    *timing = (hvdc_timing){.engine = engine};
+    *timing = (hvdc_timing){.engine = engine, .shared = HVDC_NO_MEMORY};
     for (uint32_t step = trajectory->steps; step-- > 0;) {
         uint32_t expert = trajectory->experts[step] % HVDC_TIMED_EXPERTS;
         timing->exists[expert] = true;
         timing->step[expert] = step;
     }
-    timing->hidden = malloc((size_t)trajectory->tokens * trajectory->width * sizeof(float));
     timing->text = malloc(text_values * sizeof *timing->text);
-    bool good = timing->hidden != NULL && timing->text != NULL;
-    if (!good) (void)hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
-    if (good) {
-        make_up(timing->hidden, (size_t)trajectory->tokens * trajectory->width);
-        make_up(timing->text, text_values);
-    }
+    bool good = timing->text != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
+    if (good) make_up(timing->text, text_values);
+    good = good && allocate_hidden(timing, (size_t)trajectory->tokens * trajectory->width, failure);
     for (uint32_t expert = 0; good && expert < HVDC_TIMED_EXPERTS; expert++)
         good = !timing->exists[expert] || engine->set_text(engine, expert, timing->text, failure);
     for (uint32_t expert = 0; good && expert < HVDC_TIMED_EXPERTS;
@@ -44,9 +71,9 @@ bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_traj
 }
 
 void hvdc_timing_end(hvdc_timing *timing) {
-    free(timing->hidden);
+    free_hidden(timing);
     free(timing->text);
-    timing->hidden = timing->text = NULL;
+    timing->text = NULL;
 }
 
 bool hvdc_timing_text(hvdc_timing *timing, uint32_t expert, hvdc_timed_block *timed, hvdc_failure *failure) {

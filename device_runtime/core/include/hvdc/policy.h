@@ -30,8 +30,8 @@ double hvdc_gpu_stage_s(const hvdc_rates *rates, uint32_t cut);
 double hvdc_npu_stage_s(const hvdc_rates *rates, uint32_t executions, uint32_t cut);
 double hvdc_period_s(const hvdc_rates *rates, uint32_t executions, uint32_t cut);
 
-/* The cut in [0, executions] with the shortest period; the smaller one of two that are equally good. Fails for rates
- * that are not positive numbers. */
+/* The cut in [0, executions] with the shortest period; of two that are equally good that with the smaller latency of a
+ * video, of those the smaller one. Fails for rates that are not positive numbers. */
 bool hvdc_best_cut(const hvdc_rates *rates, uint32_t executions, uint32_t *cut, hvdc_failure *failure);
 
 /* The share of each linear's columns with which both engines end at once, were a block nothing but linears and the

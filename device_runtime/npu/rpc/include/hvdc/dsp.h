@@ -55,6 +55,20 @@ const hvdc_dsp_description *hvdc_dsp_describe_engine(const hvdc_engine *engine);
 bool hvdc_dsp_check(const hvdc_dsp_options *options, char report[HVDC_DSP_REPORT_BYTES], uint32_t *failed,
                     hvdc_dsp_description *description, hvdc_failure *failure);
 
+/* A session that only maps memory: what the DSP takes, and how much of it. No engine may be open. Every function fails
+ * with a sentence; what is mapped goes with the session. */
+typedef struct hvdc_dsp_mapper hvdc_dsp_mapper;
+
+bool hvdc_dsp_mapper_open(const hvdc_dsp_options *options, hvdc_dsp_mapper **mapper, hvdc_dsp_description *description,
+                          hvdc_failure *failure);
+void hvdc_dsp_mapper_close(hvdc_dsp_mapper *mapper);
+
+/* Memory of this process by its descriptor, for reading and writing. */
+bool hvdc_dsp_mapper_map(hvdc_dsp_mapper *mapper, void *data, int fd, uint64_t bytes, hvdc_failure *failure);
+
+/* The last one that was mapped, no more. */
+bool hvdc_dsp_mapper_unmap(hvdc_dsp_mapper *mapper, hvdc_failure *failure);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,128 @@
+"""An artifact that `hvdc deploy` put onto a device, as a place where the runtime's programs run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdc.artifact.manifest import INDEX_NAME
+from hvdc.deploy.adb import AdbDevice, quoted
+from hvdc.deploy.device_facts import DeviceFacts, read_facts
+from hvdc.deploy.errors import DeviceError, LinkError
+from hvdc.deploy.layout import QNN, Layout
+from hvdc.deploy.remote_run import deployed_version
+from hvdc.deploy.smoke import Programs
+from hvdc.deploy.store import Store
+from hvdc.measure.places import Ended, Lines, ProgramError, watched
+from hvdc.progress import Progress
+
+PROBE = "probe"
+"""The folder below the target folder in which programs lie while `hvdc probe` runs."""
+
+
+class DevicePlace:
+    """A device with the runtime's programs. ``path``: of a program there. ``folder``: of the artifact that they
+    measure, ``""`` for none. ``skels``: of libraries that the DSP loads."""
+
+    def __init__(
+        self, device: AdbDevice, facts: DeviceFacts, layout: Layout, path: Callable[[str], str], folder: str, skels: str
+    ) -> None:
+        self.device, self.facts, self.skels = device, facts, skels
+        self._layout, self._path, self._folder = layout, path, folder
+
+    @property
+    def what(self) -> str:
+        return self.facts.text()
+
+    def script(self, text: str) -> str:
+        try:
+            return self.device.script(text, timeout_s=20).text
+        except LinkError:
+            raise
+        except DeviceError:
+            return ""
+
+    def run(
+        self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
+    ) -> Ended:
+        if not self.device.passes_status:
+            raise ProgramError(
+                "the device's shell does not say how a program ended", where=self.device.state.model or "the device",
+                expected="Android 7 or newer",
+            )  # fmt: skip
+        with self.device.stream(self._path(program), *arguments) as process:
+            if process.stdin is not None:
+                process.stdin.close()
+                process.stdin = None
+            ended = watched(process, program, seen, lines)
+        if not ended.out and not self.device.is_there():  # whatever the status is: adb has said 0 for a cut link
+            raise LinkError(
+                f"the device was lost while {program} ran", where=self.device.state.model or "the device",
+                found=ended.log[-1] if ended.log else f"status {ended.status}",
+                fix="look at the cable and at the phone, and run the same command again",
+            )  # fmt: skip
+        return ended
+
+    def artifact(self) -> str:
+        return self._folder
+
+    def kernel_cache(self) -> str | None:
+        folder = f"{self._layout.target}/kernels"
+        with contextlib.suppress(DeviceError):
+            if self.device.shell("mkdir", "-p", folder).status == 0:
+                return folder
+        return None
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """``libraries``: the folder of QNN's that travelled with it; None: none did."""
+
+    place: DevicePlace
+    libraries: str | None
+
+
+def deployed_place(device: AdbDevice, layout: Layout, artifact: Path, name: str | None) -> Deployed:
+    """The version of this very artifact that is on the device. ``name`` None: under any name.
+
+    Raises DeviceError: it is not there, or has no programs.
+    """
+    held = deployed_version(Store(device, layout), (artifact / INDEX_NAME).read_bytes(), name)
+    target = held.facts()["target"]
+    if not target:
+        raise DeviceError("what is on the device has no programs", where=held.name, fix="hvdc deploy ARTIFACT")
+    programs = Programs(device, layout.version(held.name, held.version), target)
+    facts = read_facts(device, layout.target)
+    place = DevicePlace(device, facts, layout, programs.path, programs.artifact, programs.runtime)
+    has_qnn = any(path.startswith(f"{QNN}/") for path in held.files)
+    return Deployed(place, f"{programs.folder}/{QNN}" if has_qnn else None)
+
+
+@contextlib.contextmanager
+def pushed_place(
+    device: AdbDevice, layout: Layout, facts: DeviceFacts, files: Sequence[Path], progress: Progress
+) -> Iterator[DevicePlace]:
+    """Programs and libraries of the runtime in a folder below the target folder, which goes with the block.
+
+    Raises DeviceError: the folder is somebody else's, or has no room.
+    """
+    store, folder = Store(device, layout), f"{layout.target}/{PROBE}"
+    store.prepare()
+    store.run(f"rm -rf {quoted([folder])}\nmkdir {quoted([folder])}", "making a folder on the device")
+    progress.start("sending", sum(file.stat().st_size for file in files), len(files))
+    try:
+        for file in files:
+            device.push(file, f"{folder}/{file.name}")
+            progress.advance(file.stat().st_size)
+            progress.item_done(file.name)
+        names = quoted([file.name for file in files])
+        store.run(f"cd {quoted([folder])}\nchmod 755 {names}", "making programs executable")
+    finally:
+        progress.finish()
+    try:
+        yield DevicePlace(device, facts, layout, lambda program: f"{folder}/{program}", "", folder)
+    finally:
+        with contextlib.suppress(DeviceError):
+            device.script(f"rm -rf {quoted([folder])}", timeout_s=30)
