@@ -77,7 +77,7 @@ def smoke_test(
             return tried
     for engine in ("npu", "gpu"):
         why = _why_no_gpu(facts, is_calibrated) if engine == "gpu" else ""
-        tried.append(Tried(f"{engine} block", "not tried", why) if why else _block(programs, engine, layout))
+        tried.append(Tried(f"{engine} block", "not tried", why) if why else _block(programs, engine, facts, layout))
         say(f"{tried[-1].name}: {tried[-1].text}")
     return tried
 
@@ -118,12 +118,14 @@ def _why_no_gpu(facts: DeviceFacts, is_calibrated: bool) -> str:
     return "" if is_calibrated else "the artifact has no activation scales, which the GPU needs"
 
 
-def _block(programs: Programs, engine: str, layout: Layout) -> Tried:
+def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> Tried:
     kernels = f"{layout.target}/kernels"
     words = ["--engine", engine, "--tokens", TOKENS, "--warm-up", 0, "--repeat", 1, "--spread-limit", 1e9, "--json"]
     if engine == "gpu":
         programs.device.shell("mkdir", "-p", kernels)
         words += ["--kernel-cache", kernels]
+    elif FASTRPC not in facts.libraries:  # else Android's program would ask for a DSP
+        words += ["--npu", "portable"]
     name = f"{engine} block"
     answer = programs.run("hvdc_bench", programs.artifact, *words, timeout_s=BENCH_S)
     report = _json(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from hvdc.deploy.lock import Lock
 from tests.adb_peer import Peer
 from tests.artifacts import Spec, make_artifact
 from tests.deploy.artifacts import (
+    BENCH,
     PROGRAMS,
     Onto,
     deployed,
@@ -200,3 +202,17 @@ def test_with_scales_the_gpu_is_tried(peer: Peer, tmp_path: Path) -> None:
     done = deployed(phone_artifact(tmp_path / "a.hvdc", Spec(calibrated=True)))
     assert "ok        gpu block" in done.out, done.err
     assert make_artifact(tmp_path / "b.hvdc").is_dir()
+
+
+@pytest.mark.parametrize("libraries", [{}, {"libcdsprpc.so": None, "libOpenCL.so": None}], ids=["none", "both"])
+def test_the_npu_is_tried_where_there_is_a_way_to_it(
+    artifact: Path, plugged: Callable[..., Peer], libraries: dict[str, None]
+) -> None:
+    """Without FastRPC's library as a portable program: Android's own choice would be the DSP."""
+    kept = script(f'echo "$@" >>"$TMPDIR/words"; echo \'{json.dumps(BENCH)}\'')
+    peer = plugged(libraries=libraries)
+    with_runtime(artifact, PROGRAMS | {"hvdc_bench": kept})
+    deployed(artifact, "--force")
+    words = (peer.phone.target / "words").read_text().splitlines()
+    (npu,) = [line for line in words if "--engine npu" in line]
+    assert ("--npu portable" in npu) is not bool(libraries)
