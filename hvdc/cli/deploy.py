@@ -84,7 +84,8 @@ def command(
         )  # fmt: skip
         done = deploy(request, device, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
         print_json(done.as_json()) if as_json else _print(done)
-        return Exit.DEVICE if done.failed else Exit.OK
+        is_unfit = dry_run and any(not (force and mismatch.may_force) for mismatch in done.forced)
+        return Exit.DEVICE if done.failed or is_unfit else Exit.OK
     store = Store(device, Layout(checked_target(target)))
     if list_:
         _list(store, as_json)

@@ -175,8 +175,18 @@ class AdbDevice:
         device's own words.
         """
         command = self.command("push", local.absolute(), remote)
-        status, said = run_with_percentages(command, progress, timeout_s, silence_s)
+        status, said = run_with_percentages(command, lambda name, share: progress(share), timeout_s, silence_s)
         self._require(status, said, f"copying {local.name} to the device failed", remote)
+
+    def push_all(
+        self, files: Sequence[Path], folder: str, progress: Callable[[str, float], None] = lambda name, share: None,
+        timeout_s: float = 3600.0, silence_s: float = 300.0,
+    ) -> None:  # fmt: skip
+        """Copy files into a folder of the device that exists. ``progress``: told a file's name and what share of it is
+        sent. Those before one that fails have arrived. Raises as `push`."""
+        command = self.command("push", *(path.absolute() for path in files), f"{folder}/")
+        status, said = run_with_percentages(command, progress, timeout_s, silence_s)
+        self._require(status, said, f"copying {len(files)} files to the device failed", folder)
 
     def pull(self, remote: str, local: Path, timeout_s: float = 3600.0) -> None:
         """Copy a file from the device. Raises as `push`."""

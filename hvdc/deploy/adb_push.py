@@ -14,17 +14,20 @@ from collections.abc import Callable
 
 from hvdc.deploy.errors import DeviceError, LinkError
 
-_PERCENT = re.compile(rb"\[\s*(\d{1,3})%\]")
+_PERCENT = re.compile(rb"\[\s*(\d{1,3})%\] \S*?([^/\s]{1,255}?)(?:\x1b|\s|$)")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_LINE_BYTES = 1024
+"""adb writes a line for every 64 KiB: the last one of what was read says it all."""
 _TAIL_BYTES = 4096
 
 
 def run_with_percentages(
-    command: list[str], progress: Callable[[float], None], timeout_s: float, silence_s: float
+    command: list[str], progress: Callable[[str, float], None], timeout_s: float, silence_s: float
 ) -> tuple[int, str]:
-    """Run a transfer; returns its status and what it said last. ``progress``: told the share that is done, rising.
+    """Run a transfer; returns its status and what it said. ``progress``: told a file's name and its share that is done.
 
-    Raises LinkError when it does not go on for ``silence_s``; DeviceError when it is not done within ``timeout_s``.
+    Raises LinkError when it says nothing for ``silence_s``; DeviceError when it is not done within ``timeout_s``. Newer
+    versions of adb show no shares here.
     """
     ours, its = pty.openpty()
     try:
@@ -36,7 +39,6 @@ def run_with_percentages(
         os.close(its)
     said: dict[str, bytes] = {"out": b"", "err": b""}
     begun_s = heard_s = time.monotonic()
-    done = 0.0
     try:
         with selectors.DefaultSelector() as waiting:
             waiting.register(ours, selectors.EVENT_READ, "out")
@@ -59,11 +61,9 @@ def run_with_percentages(
                         waiting.unregister(key.fileobj)
                         continue
                     said[key.data] = (said[key.data] + part)[-_TAIL_BYTES:]
-                    for percent in _PERCENT.findall(part):
-                        share = min(int(percent), 100) / 100
-                        if share > done:
-                            done, heard_s = share, now_s
-                            progress(share)
+                    heard_s = now_s
+                    for percent, name in _PERCENT.findall(part[-_LINE_BYTES:])[-1:]:
+                        progress(name.decode("utf-8", "replace"), min(int(percent), 100) / 100)
         status = process.wait(10)
     except subprocess.TimeoutExpired:
         status = -1

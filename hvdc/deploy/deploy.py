@@ -52,7 +52,8 @@ class DeployRequest:
 
 @dataclass
 class Deployed:
-    """What was found and done. ``todo``: before anything was sent. ``was_there``: nothing had to be sent at all."""
+    """What was found and done. ``todo``: before anything was sent. ``forced``: what does not fit, and was or would have
+    to be overridden. ``was_there``: nothing had to be sent at all."""
 
     serial: str
     facts: DeviceFacts
@@ -99,7 +100,7 @@ class Deployed:
             "was_there": self.was_there,
             "hard_links": self.links,
             "pruned_versions": self.pruned,
-            "forced": [mismatch.text() for mismatch in self.forced],
+            "does_not_fit": [mismatch.text() for mismatch in self.forced],
             "smoke_test": None if self.tried is None else [tried.__dict__ for tried in self.tried],
         }
 

@@ -51,7 +51,7 @@ class Patience:
                 unread = unread + 1 if isinstance(error, NoAnswerError) else 0
                 if unread == UNREAD:
                     raise
-                time.sleep(min(0.02 * 2**attempt, 1.0))
+                time.sleep(min(0.02 * 2 ** min(attempt, 10), 0.2))
                 if not self._comes_back(error):
                     raise
         self.before()

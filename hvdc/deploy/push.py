@@ -7,7 +7,6 @@ the device is waited for, and every step may be repeated.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import tempfile
 import time
@@ -21,12 +20,15 @@ from hvdc.deploy.adb import quoted
 from hvdc.deploy.found import Found
 from hvdc.deploy.layout import NEW, PART
 from hvdc.deploy.package import Chunk, Item, Package
-from hvdc.deploy.patience import Patience
+from hvdc.deploy.patience import LOSSES, Patience
 from hvdc.deploy.store import Store
 from hvdc.deploy.verifier import Arrived, Step, Verifier, hash_s
 from hvdc.progress import Progress, Silent
 
 BATCH_BYTES = 256 << 20
+GROUP_BYTES, GROUP = 128 << 20, 64
+"""What one call of adb sends: starting one takes as long as a megabyte."""
+SLOWEST_LINK_BYTES_S = 0.5e6
 
 
 @dataclass(frozen=True)
@@ -124,14 +126,14 @@ class Pusher:
         self._uses = Counter(c.sha256 for item, _ in wanted if len(item.chunks) > 1 for c in item.chunks)
         self._pieces: dict[str, tuple[Item, Chunk]] = {}
         with Verifier(self._run, self._send_again, self._in_place) as verifier:
-            for item, chunks in wanted:
-                for chunk in chunks:
-                    verifier.wait_for(chunk.sha256)
+            for group in _groups(wanted):
+                chunks = [(item, chunk) for item, chunk in group if chunk is not None]
+                for item, chunk in chunks:
+                    verifier.wait_for(chunk.sha256)  # the same name on the device
                     self._pieces[chunk.sha256] = (item, chunk)
-                    self._send(item, chunk)
-                    verifier.add(self._arrived(item, chunk))
-                if len(item.chunks) > 1:
-                    verifier.add(self._joining(item))
+                self._send(chunks)
+                for item, piece in group:
+                    verifier.add(self._joining(item) if piece is None else self._arrived(item, piece))
         self.sent.seconds += time.monotonic() - begun_s
 
     def verify(self) -> list[Item]:
@@ -170,17 +172,33 @@ class Pusher:
         paths = [f"{self.new}/{item.path}" for item in items]
         self._patience(lambda: self.store.run(f"rm -f {quoted(paths)}", "removing damaged files"))
 
-    def _send(self, item: Item, chunk: Chunk) -> None:
-        remote = self.store.layout.part(chunk.sha256) + PART
-        if self._unverified.pop(chunk.sha256, None) == chunk.bytes:  # it arrived when an earlier run ended
-            self._progress.skip(chunk.bytes)
-            return
-        with _piece(item, chunk) as path:
-            told = _Told(self._progress, chunk.bytes)
-            self._patience(partial(self.device.push, path, remote, told.share))
-            told.share(1.0)
-        self.sent.bytes += chunk.bytes
-        self.sent.chunks += 1
+    def _send(self, chunks: list[tuple[Item, Chunk]]) -> None:
+        """One call of adb for all; after a cut link, for those that have not arrived."""
+        there = {c.sha256 for _, c in chunks if self._unverified.pop(c.sha256, None) == c.bytes}
+        self._progress.skip(sum(chunk.bytes for _, chunk in chunks if chunk.sha256 in there))
+        left = {chunk.sha256: (item, chunk) for item, chunk in chunks if chunk.sha256 not in there}
+        with tempfile.TemporaryDirectory(prefix="hvdc-deploy-") as place:
+            files = {digest: _piece(Path(place), item, chunk) for digest, (item, chunk) in left.items()}
+            told = {f"{digest}{PART}": _Told(self._progress, chunk.bytes) for digest, (_, chunk) in left.items()}
+            is_again = False
+
+            def work() -> None:
+                nonlocal is_again
+                if is_again:
+                    sizes = self.store.part_sizes([*files])
+                    for digest in [d for d in files if sizes.get(d) == left[d][1].bytes]:
+                        del files[digest]
+                is_again = True
+                if files:
+                    size = sum(left[digest][1].bytes for digest in files)
+                    show = partial(_show, told)
+                    self.device.push_all([*files.values()], self.store.layout.parts, show, silence_s=_silence_s(size))
+
+            self._patience(work, LOSSES * (1 + len(files)))  # each may bring one of them there
+            for each in told.values():
+                each.share(1.0)
+        self.sent.bytes += sum(chunk.bytes for _, chunk in left.values())
+        self.sent.chunks += len(left)
 
     def _run(self, script: str, what: str, timeout_s: float) -> str:
         return self._patience(partial(self.store.run, script, what, timeout_s))
@@ -194,7 +212,8 @@ class Pusher:
         item, chunk = self._pieces[piece.sha256]
         self._say(f"{item.path}: what arrived is not what was sent ({said}): it is sent again")
         self.sent.again += 1
-        with _piece(item, chunk) as path:
+        with tempfile.TemporaryDirectory(prefix="hvdc-deploy-") as place:
+            path = _piece(Path(place), item, chunk)
             self._patience(partial(self.device.push, path, piece.part + PART))
 
     def _in_place(self, piece: Arrived) -> None:
@@ -237,21 +256,50 @@ def _mode(item: Item) -> str:
     return "755" if item.executable else "644"
 
 
-@contextlib.contextmanager
-def _piece(item: Item, chunk: Chunk) -> Iterator[Path]:
-    """A piece as a file: the file itself, where it is all of it."""
+def _show(told: dict[str, _Told], name: str, share: float) -> None:
+    if name in told:
+        told[name].share(share)
+
+
+def _silence_s(size: int) -> float:
+    """Some versions of adb say nothing until a copy has ended: allow for a slow link."""
+    return 60.0 + size / SLOWEST_LINK_BYTES_S
+
+
+def _piece(folder: Path, item: Item, chunk: Chunk) -> Path:
+    """A piece as a file of the name that it gets on the device: a link, where it is a whole file."""
+    path = folder / f"{chunk.sha256}{PART}"
     if len(item.chunks) == 1:
-        yield item.source
-        return
-    with tempfile.TemporaryDirectory(prefix="hvdc-deploy-") as folder:
-        path = Path(folder) / "piece"
-        with item.source.open("rb") as source, path.open("wb") as file:
-            source.seek(chunk.offset)
-            left = chunk.bytes
-            while left and (data := source.read(min(left, 1 << 20))):
-                file.write(data)
-                left -= len(data)
-        yield path
+        path.symlink_to(item.source.absolute())
+        return path
+    with item.source.open("rb") as source, path.open("wb") as file:
+        source.seek(chunk.offset)
+        left = chunk.bytes
+        while left and (data := source.read(min(left, 1 << 20))):
+            file.write(data)
+            left -= len(data)
+    return path
+
+
+def _groups(
+    wanted: tuple[tuple[Item, tuple[Chunk, ...]], ...],
+) -> Iterator[list[tuple[Item, Chunk | None]]]:
+    """What is sent by one call. None: the pieces of this file are all there then, and are joined."""
+    group: list[tuple[Item, Chunk | None]] = []
+    held: set[str] = set()
+    size = 0
+    for item, chunks in wanted:
+        for chunk in chunks:
+            if size + chunk.bytes > GROUP_BYTES or len(group) >= GROUP or chunk.sha256 in held:
+                yield group
+                group, held, size = [], set(), 0
+            group.append((item, chunk))
+            held.add(chunk.sha256)
+            size += chunk.bytes
+        if len(item.chunks) > 1:
+            group.append((item, None))
+    if group:
+        yield group
 
 
 def _batches(items: tuple[Item, ...]) -> Iterator[list[Item]]:

@@ -22,6 +22,7 @@ from hvdc.deploy.layout import (
     MARKER,
     MARKER_TEXT,
     NEW,
+    PART,
     PARTS,
     RUNS,
     Layout,
@@ -124,6 +125,13 @@ true
             if _HASH.fullmatch(digest):
                 found[path.strip().removeprefix("*")] = digest
         return found
+
+    def part_sizes(self, digests: list[str]) -> dict[str, int]:
+        """SHA-256 -> bytes of pieces that arrived and are not verified yet."""
+        names = quoted([f"{digest}{PART}" for digest in digests])
+        answer = self.device.script(f"cd {quoted([self.layout.parts])} && stat -c '%s %n' {names} 2>/dev/null; true")
+        lines = (SIZE_LINE.fullmatch(line.strip()) for line in answer.text.splitlines())
+        return {match[2].removesuffix(PART): int(match[1]) for match in lines if match}
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[Lock]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
 import shutil
@@ -125,6 +126,34 @@ def test_a_damaged_artifact_is_not_sent(artifact: Path, peer: Peer, onto: Onto, 
     with pytest.raises(ArtifactError):
         onto(copy)
     assert list(peer.phone.target.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first run", "second run"])
+def test_an_interrupt_keeps_what_arrived(
+    is_first: bool, artifact: Path, peer: Peer, onto: Onto, tmp_path: Path
+) -> None:
+    other = with_another_adapter(artifact, tmp_path / "other.hvdc")
+    if not is_first:
+        onto(other)
+    seen: list[str] = []
+
+    def interrupt(name: str) -> None:
+        seen.append(name)
+        if len(seen) == 2:
+            _thread.interrupt_main()
+
+    peer.phone.when_sent = interrupt
+    done = deployed(artifact)
+    assert done.status == 130
+    assert "what arrived on the device is kept, and the version before is in use" in done.err
+    assert "run the same command again to go on" in done.err
+    if is_first:
+        assert "current" not in names(peer)
+    else:
+        whole_version(peer, other)
+    peer.phone.when_sent = lambda name: None
+    assert deployed(artifact, "--no-run").status == 0
+    whole_version(peer, artifact)
 
 
 def test_list_remove_and_runs(artifact: Path, peer: Peer, onto: Onto, tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_deployed_tried_run_and_pulled(clips: Path, board: Peer, embeds: Path, t
     assert tried["artifact"] == ("ok", "the runtime's reader opens it there")
     assert tried["npu block"][0] == "ok", tried
     assert tried["DSP self-test"] == ("not tried", "there is no libcdsprpc.so on the device")
-    assert any("no libcdsprpc.so" in text for text in report["forced"])
+    assert any("no libcdsprpc.so" in text for text in report["does_not_fit"])
 
     there = facts(run(clips, embeds, tmp_path / "there", "--mode", "npu", "--format", "gif", "--json"))
     here = hvdc("run", clips, "--prompts", embeds, "-o", tmp_path / "here", "--mode", "npu", "--no-decode", "--json")
