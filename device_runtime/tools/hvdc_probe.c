@@ -4,7 +4,6 @@
  * next: where a driver takes the process or the phone down, what was learnt until then is known, and what did it. */
 #define _GNU_SOURCE
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,47 +12,21 @@
 #include <unistd.h>
 
 #include "hvdc/dsp.h"
-#include "hvdc/json.h"
 #include "hvdc/shared_memory.h"
+#include "probe_lines.h"
+#include "probe_options.h"
 #ifdef HVDC_WITH_GPU
 #include "hvdc/gpu_facts.h"
 #endif
 
 #define REPORT_VERSION 1
 #define MIB (UINT64_C(1) << 20)
-#define SAFE_MIB 511u /* 512 MiB are refused by some allocators, and 1024 took a phone down */
-#define MOST_MIB 2047u
 #define SMALL_BYTES (UINT64_C(64) << 10) /* of a mapping that is only counted */
 #define PAGE_BYTES (UINT64_C(64) << 10)  /* whole pages, whatever their size */
 #define DEVICES_MAX 16
 #define KINDS_MAX 8u
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2 };
-
-static const char HELP[] =
-    "usage: hvdc_probe [options]\n"
-    "\n"
-    "Tries what this platform allows and prints each fact as a line of JSON: forms of the GPU's dot product by their\n"
-    "values, kinds of shared memory, by which way the GPU imports it, the largest region that both engines map, how\n"
-    "many of them and how much in all, and what the DSP is.\n"
-    "\n"
-    "  --only gpu            every OpenCL device and its dot products, and nothing else\n"
-    "  --largest-mib N       regions up to this size (511)\n"
-    "  --dangerous           allow --largest-mib above 511, up to 2047: this took a phone down\n"
-    "  --total-mib N         map so much in all at most (3840); three quarters of what is available at most\n"
-    "  --mappings N          map so many small regions at most (256)\n"
-    "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so)\n"
-    "  --skels DIR           where hexagon-vNN-libhvdc_skel.so lie\n"
-    "  --opencl LIBRARY      OpenCL's library\n"
-    "  --device TEXT         OpenCL device, by index or a part of its name\n"
-    "\n"
-    "Exit statuses: 0 all was tried; 1 failure; 2 usage.\n";
-
-typedef struct probe_options {
-    bool only_gpu, dangerous, help;
-    uint32_t largest_mib, total_mib, mappings;
-    const char *fastrpc, *skels, *opencl, *device;
-} probe_options;
 
 typedef struct prober {
     probe_options options;
@@ -64,74 +37,6 @@ typedef struct prober {
     bool imports;         /* the GPU has a way of importing this kind */
 #endif
 } prober;
-
-/* Facts alone go there: libraries print to standard output, which is another name of standard error meanwhile. */
-static FILE *out;
-
-static void text(const char *name, const char *value) {
-    (void)fprintf(out, ", \"%s\": ", name);
-    hvdc_json_text(out, value);
-}
-
-static void begin(const char *fact) { (void)fprintf(out, "{\"fact\": \"%s\"", fact); }
-static void number(const char *name, uint64_t value) { (void)fprintf(out, ", \"%s\": %" PRIu64, name, value); }
-static void yes_no(const char *name, bool value) { (void)fprintf(out, ", \"%s\": %s", name, value ? "true" : "false"); }
-
-/* A line that is out before anything else happens. */
-static void end(void) {
-    (void)fputs("}\n", out);
-    (void)fflush(out);
-}
-
-static void trying(const char *what, uint64_t bytes) {
-    begin("trying");
-    text("what", what);
-    number("bytes", bytes);
-    end();
-}
-
-static bool count_of(const char *value, uint32_t most, uint32_t *count) {
-    char *stop;
-    errno = 0;
-    const unsigned long long parsed = strtoull(value, &stop, 10);
-    if (value[0] < '0' || value[0] > '9' || *stop != 0 || errno != 0 || parsed == 0 || parsed > most) return false;
-    *count = (uint32_t)parsed;
-    return true;
-}
-
-static bool take(probe_options *o, const char *name, const char *value) {
-    if (strcmp(name, "--only") == 0) return o->only_gpu = strcmp(value, "gpu") == 0;
-    if (strcmp(name, "--largest-mib") == 0) return count_of(value, MOST_MIB, &o->largest_mib);
-    if (strcmp(name, "--total-mib") == 0) return count_of(value, 1u << 20, &o->total_mib);
-    if (strcmp(name, "--mappings") == 0) return count_of(value, 1u << 16, &o->mappings);
-    const char **at = strcmp(name, "--fastrpc") == 0  ? &o->fastrpc
-                      : strcmp(name, "--skels") == 0  ? &o->skels
-                      : strcmp(name, "--opencl") == 0 ? &o->opencl
-                      : strcmp(name, "--device") == 0 ? &o->device
-                                                      : NULL;
-    if (at != NULL) *at = value;
-    return at != NULL && *value != 0;
-}
-
-static bool parse(int argc, char *const *argv, probe_options *o) {
-    *o = (probe_options){.largest_mib = SAFE_MIB, .total_mib = 3840, .mappings = 256};
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0) {
-            o->help = true;
-        } else if (strcmp(argv[i], "--dangerous") == 0) {
-            o->dangerous = true;
-        } else if (i + 1 == argc || !take(o, argv[i], argv[i + 1])) {
-            (void)fprintf(stderr, "hvdc_probe: %s is no option, or not with this value; see hvdc_probe --help\n",
-                          argv[i]);
-            return false;
-        } else {
-            i++;
-        }
-    }
-    if (o->largest_mib <= SAFE_MIB || o->dangerous) return true;
-    (void)fprintf(stderr, "hvdc_probe: regions above %u MiB took a phone down: give --dangerous too\n", SAFE_MIB);
-    return false;
-}
 
 static void say_memory(void) {
     struct sysinfo system;
@@ -450,20 +355,16 @@ static void probe(prober *p) {
 
 int main(int argc, char **argv) {
     prober p = {.kind = NULL};
-    if (!parse(argc, argv, &p.options)) return EXIT_USAGE;
-    if (p.options.help) return fputs(HELP, stdout) < 0 ? EXIT_FAILED : EXIT_DONE;
-    const int facts = dup(STDOUT_FILENO);
-    out = facts < 0 ? NULL : fdopen(facts, "w");
-    if (out == NULL || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
+    if (!probe_options_parse(argc, argv, &p.options)) return EXIT_USAGE;
+    if (p.options.help) return fputs(PROBE_HELP, stdout) < 0 ? EXIT_FAILED : EXIT_DONE;
+    if (!probe_lines_open(REPORT_VERSION)) {
         (void)fputs("hvdc_probe: there is no standard output\n", stderr);
         return EXIT_FAILED;
     }
-    (void)fprintf(out, "{\"hvdc_probe\": %d}\n", REPORT_VERSION);
     p.options.only_gpu ? look_at_gpus(&p.options) : probe(&p);
     hvdc_dsp_mapper_close(p.dsp);
     close_gpu(&p);
     begin("done");
     end();
-    const bool written = ferror(out) == 0;
-    return fclose(out) == 0 && written ? EXIT_DONE : EXIT_FAILED;
+    return probe_lines_close() ? EXIT_DONE : EXIT_FAILED;
 }
