@@ -15,6 +15,7 @@ import selectors
 import shlex
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -230,13 +231,15 @@ class AdbDevice:
     def _state(self) -> str:
         return self.adb.run("-s", self.serial, "get-state", timeout_s=10).text.strip()
 
-    def wait(self, timeout_s: float, every_s: float = 0.04) -> bool:
-        """Wait until the device can be reached; False: it could not, for so long."""
+    def wait(self, timeout_s: float, given_up: threading.Event | None = None, every_s: float = 0.04) -> bool:
+        """Wait until the device can be reached; False: it could not, for so long, or until ``given_up``."""
+        stop = given_up or threading.Event()
         end_s = time.monotonic() + timeout_s
         while not self.is_there():
             if time.monotonic() >= end_s:
                 return False
-            time.sleep(min(every_s, max(0.0, end_s - time.monotonic())))
+            if stop.wait(min(every_s, max(0.0, end_s - time.monotonic()))):
+                return False
             every_s = min(2 * every_s, 2.0)
         return True
 

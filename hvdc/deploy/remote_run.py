@@ -66,7 +66,8 @@ class RemoteRun:
         layout: Layout = store.layout
         self.version = layout.version(held.name, held.version)
         self.folder = f"{layout.runs(held.name)}/{key}"
-        self.kernels = f"{layout.target}/kernels"
+        self.kernels = layout.kernels
+        self._was_started = False
         self.target = str(held.deployed.get("target", ""))
         if _TARGET.fullmatch(self.target) is None:
             raise DeviceError(
@@ -97,8 +98,8 @@ class RemoteRun:
     def send(self, files: Iterable[Path], folder: str) -> None:
         """Put files into a folder of the run, verified. Raises DeviceError, LinkError."""
         place = f"{self.folder}/{folder}"
-        folders = quoted([place, f"{self.folder}/results", self.kernels])
-        self._patience(partial(self._store.run, f"mkdir -p {folders}", "making folders on the device"))
+        folders = self._store.made(place, f"{self.folder}/results", self.kernels)
+        self._patience(partial(self._store.run, folders, "making folders on the device"))
         for path in files:
             remote, digest = f"{place}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
             for _ in range(3):
@@ -120,6 +121,9 @@ class RemoteRun:
         return self._patience(partial(self._execute, program, arguments, heard), STARTS)
 
     def _execute(self, program: str, arguments: Sequence[object], heard: Callable[[str], None]) -> Ended:
+        if self._was_started:  # a cut link need not have ended it yet: two would write the same results
+            self.stop()
+        self._was_started = True
         mark = f"hvdc-{secrets.token_hex(8)}"
         inner = "echo $$ > pid; exec " + quoted([*_env(self.environment()), program, *arguments]) + " 2>&1 >report.json"
         script = (
@@ -156,11 +160,13 @@ class RemoteRun:
     def stop(self) -> None:
         """Ask the runner to stop, and wait until it has."""
         pid = quoted([f"{self.folder}/pid"])
-        script = f'p=$(cat {pid}) && kill -TERM "$p"'
+        # A number may be another process's by now, as after a restart of the device.
+        is_ours = f'p=$(cat {pid} 2>/dev/null) && grep -q hvdc_ "/proc/$p/cmdline" 2>/dev/null'
+        script = f'{is_ours} && kill -TERM "$p"'
         with contextlib.suppress(DeviceError):
             self.device.script(script, timeout_s=15)
             end_s = time.monotonic() + STOP_S
-            while time.monotonic() < end_s and self.device.script(f"kill -0 $(cat {pid})").status == 0:
+            while time.monotonic() < end_s and self.device.script(is_ours).status == 0:
                 time.sleep(0.3)
 
     def fetch(self, folder: Path, names: Mapping[str, Path] | None = None) -> list[Path]:

@@ -119,7 +119,7 @@ def _why_no_gpu(facts: DeviceFacts, is_calibrated: bool) -> str:
 
 
 def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> Tried:
-    kernels = f"{layout.target}/kernels"
+    kernels = layout.kernels
     words = ["--engine", engine, "--tokens", TOKENS, "--warm-up", 0, "--repeat", 1, "--spread-limit", 1e9, "--json"]
     if engine == "gpu":
         programs.device.shell("mkdir", "-p", kernels)

@@ -69,7 +69,7 @@ class DevicePlace:
         return self._folder
 
     def kernel_cache(self) -> str | None:
-        folder = f"{self._layout.target}/kernels"
+        folder = self._layout.kernels
         with contextlib.suppress(DeviceError):
             if self.device.shell("mkdir", "-p", folder).status == 0:
                 return folder
