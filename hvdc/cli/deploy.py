@@ -137,7 +137,7 @@ def _list(store: Store, as_json: bool) -> None:
 
 def _print(done: Deployed) -> None:
     console, p, todo = out(), done.package, done.todo
-    there = p.bytes - todo.sent_bytes
+    there = p.bytes - todo.sent_bytes if done.dry_run else max(0, p.bytes - done.sent.bytes)
     if done.dry_run:
         rows = [(item.path, mib(item.bytes), mib(sum(c.bytes for c in chunks))) for item, chunks in todo.sent]
         table("To send", ("file", ">MiB", ">MiB to send"), rows)

@@ -210,13 +210,6 @@ class AdbDevice:
         finally:
             _end(process)
 
-    def exec_out(self, *argv: object, limit_bytes: int, timeout_s: float = SHELL_S) -> bytes:
-        """The bytes that a program writes, without a shell's marks. Its status is unknown: check what came."""
-        answer = self.adb.run("-s", self.serial, "exec-out", quoted(argv), limit_bytes=limit_bytes, timeout_s=timeout_s)
-        if answer.status != 0:
-            raise self._lost(answer.said)
-        return answer.out
-
     def is_there(self) -> bool:
         """Whether the device can be reached now. A device on the network is connected again."""
         with contextlib.suppress(DeviceError):

@@ -46,13 +46,13 @@ def checked_target(text: str) -> str:
     return text
 
 
-def checked_name(text: str) -> str:
-    """The name of a deployment. Raises UsageError."""
+def checked_name(text: str, option: str = "--name") -> str:
+    """The name of a deployment, from an option. Raises UsageError."""
     if _NAME.fullmatch(text) is None or text.endswith((NEW, PART)):
         raise UsageError(
-            "this is no name for an artifact on a device", where="--name", found=ascii(text),
+            "this is no name for an artifact on a device", where=option, found=ascii(text),
             expected="up to 64 letters, digits, '.', '_' and '-', the first a letter or digit",
-            fix="give one: --name dcm",
+            fix="give one: --name dcm" if option == "--name" else "hvdc deploy --list names what is there",
         )  # fmt: skip
     return text
 

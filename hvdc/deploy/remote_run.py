@@ -21,6 +21,7 @@ from hvdc.deploy.found import Held
 from hvdc.deploy.layout import ARTIFACT, QNN, Layout
 from hvdc.deploy.patience import Patience
 from hvdc.deploy.store import Store
+from hvdc.errors import Exit
 
 RESULT = re.compile(r"video-\d{6}\.(?:safetensors|ppm)|trace\.json", re.ASCII)
 _TARGET = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
@@ -37,6 +38,11 @@ class Ended:
 
     status: int
     out: str
+
+    @property
+    def returncode(self) -> int:
+        """As `subprocess` has it, -N for signal N; the runtime itself ends with 130 where it was interrupted."""
+        return self.status if self.status <= Exit.INTERRUPTED else 128 - self.status
 
 
 def deployed_version(store: Store, index: bytes, name: str | None) -> Held:

@@ -20,6 +20,7 @@ from hvdc.deploy.layout import (
     DEPLOYED,
     FILES,
     KERNELS,
+    LOCK,
     MARKER,
     MARKER_TEXT,
     NEW,
@@ -85,7 +86,7 @@ done
         answer = self.device.script(
             f"""
 t={quoted([place.target])}
-for d in "$t" "$t/{PARTS}" "$t/{ARTIFACTS}" "$t/{KERNELS}"; do
+for d in "$t" "$t/{PARTS}" "$t/{ARTIFACTS}" "$t/{KERNELS}" "$t/{LOCK}" "$t/{MARKER}"; do
   if [ -L "$d" ]; then echo "state link $d"; exit 0; fi
 done
 if [ -e "$t" ] && [ ! -d "$t" ]; then echo "state file"; exit 0; fi
@@ -220,8 +221,8 @@ if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
         self.run(self._without_pieces(), "removing")
 
     def remove_locked(self, name: str) -> None:
-        """`remove`, while nobody else changes the folder."""
-        checked_name(name)
+        """`remove`, while nobody else changes the folder. Raises UsageError, DeviceError."""
+        checked_name(name, "--remove")
         if not self.look().is_ours:
             raise DeviceError("nothing is deployed on the device", where=f"{self.device.serial}: {self.layout.target}")
         with self.lock() as lock:

@@ -127,7 +127,7 @@ class DeviceMachine:
         progress.finish()
         self._say("copying results from the device")
         run.fetch(place.results, names)
-        report = outcome(ended.status, ended.out, watched.log)
+        report = outcome(ended.returncode, ended.out, watched.log)
         if not report["stopped"]:
             run.done()
         return report

@@ -22,7 +22,15 @@ LONGEST_SCRIPT = 65_535
 
 
 @pytest.mark.parametrize(
-    "link", ["kernels", "artifacts/dcm", "artifacts/dcm/{version}.new", "artifacts/dcm/{version}.new/artifact.hvdc"]
+    "link",
+    [
+        "kernels",
+        "lock",
+        "hvdc-target",
+        "artifacts/dcm",
+        "artifacts/dcm/{version}.new",
+        "artifacts/dcm/{version}.new/artifact.hvdc",
+    ],
 )
 def test_nothing_is_made_through_a_link(link: str, artifact: Path, peer: Peer, onto: Onto, tmp_path: Path) -> None:
     version = onto(artifact, dry_run=True).package.version
@@ -32,6 +40,7 @@ def test_nothing_is_made_through_a_link(link: str, artifact: Path, peer: Peer, o
     onto(artifact, name="other")
     place = peer.phone.target / "hvdc" / link.format(version=version)
     place.parent.mkdir(parents=True, exist_ok=True)
+    place.unlink(missing_ok=True)
     place.symlink_to(elsewhere)
     with pytest.raises(DeviceError) as caught:
         onto(artifact)

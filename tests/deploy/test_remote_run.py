@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import pytest
+
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.found import Held
 from hvdc.deploy.layout import Layout
@@ -48,6 +50,20 @@ def test_a_runner_that_outlives_a_cut_link_is_stopped_before_another_starts(peer
     ended = run.execute(f"{run.folder}/hvdc_runner", [], lambda line: None)
     assert ended.status == 0
     assert (folder / "log").read_text().split() == ["started", "stopped", "started"]
+
+
+@pytest.mark.parametrize(("text", "status"), [("exit 130", 130), ("kill -9 $$", -9), ("exit 5", 5)])
+def test_what_a_signal_ended_is_told_from_an_own_status(text: str, status: int, peer: Peer, device: AdbDevice) -> None:
+    """Such as a phone that is short of memory."""
+    store = Store(device, Layout("/data/local/tmp/hvdc"))
+    store.prepare()
+    held = Held("dcm", "0123456789abcdef", is_current=True, deployed={"target": "android-arm64"})
+    run = RemoteRun(store, held, "key", Patience(device, print, wait_s=10.0))
+    folder = peer.phone.target / "hvdc" / "artifacts" / "dcm" / "runs" / "key"
+    folder.mkdir(parents=True)
+    (folder / "program").write_bytes(script(text))
+    (folder / "program").chmod(0o755)
+    assert run.execute(f"{run.folder}/program", [], lambda line: None).returncode == status
 
 
 def test_a_number_that_is_another_process_by_now_is_not_stopped(peer: Peer, device: AdbDevice) -> None:
