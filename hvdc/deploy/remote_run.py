@@ -28,6 +28,8 @@ _TARGET = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 REPORT_BYTES = 64 << 20
 STOP_S = 90.0
 """A block takes a phone seconds; the runner stops before its next one."""
+BUSY, BUSY_S = 98, 10
+"""Status where another one holds the run's folder, after so many seconds; no program of the runtime ends with it."""
 STARTS = 5
 """How often a runner is started that a cut link has ended."""
 
@@ -134,8 +136,11 @@ class RemoteRun:
         inner = "echo $$ > pid; exec " + quoted([*_env(self.environment()), program, *arguments]) + " 2>&1 >report.json"
         script = (
             f"cd {quoted([self.folder])} || exit 97\n"
+            f"(\nn=0\nwhile command -v flock >/dev/null 2>&1 && ! flock -n 9; do\n"
+            f"  n=$((n + 1)); [ $n -lt {BUSY_S} ] || {{ echo; echo {mark} {BUSY}; exit; }}\n  sleep 1\ndone\n"
             f"rm -f report.json\n"
-            f"( sh -c {quoted([inner])} </dev/null; s=$?; echo; echo {mark} $s; cat report.json ) | tee run.log"
+            f"( sh -c {quoted([inner])} </dev/null; s=$?; echo; echo {mark} $s; cat report.json ) | tee run.log\n"
+            f") 9>>lock"  # which the program holds, too: until it has ended, whatever becomes of the link
         )
         status: int | None = None
         report: list[str] = []
@@ -161,6 +166,11 @@ class RemoteRun:
         if status is None:
             raise LinkError("the device was lost while it worked", where=self.device.serial, found="no report",
                             fix="look at the cable, and run the same command with --resume")  # fmt: skip
+        if status == BUSY:
+            raise DeviceError(
+                "the same videos are being made on this device by another hvdc", where=self.device.serial,
+                found=self.folder, fix="wait for it, or stop it, and run the same command again",
+            )  # fmt: skip
         return Ended(status, "\n".join(report))
 
     def stop(self) -> None:
@@ -211,7 +221,7 @@ class RemoteRun:
 
     def done(self) -> None:
         """Remove input and results from the device; the log and the report stay."""
-        self._store.run(f"cd {quoted([self.folder])} && rm -rf stream results trace.json pid", "tidying up")
+        self._store.run(f"cd {quoted([self.folder])} && rm -rf stream results trace.json pid lock", "tidying up")
 
     def _hash(self, path: str) -> str:
         return self.device.script(f"sha256sum < {quoted([path])}").text.partition(" ")[0]
