@@ -157,6 +157,7 @@ def _deploy(
     done.links = patience(store.prepare)
     with store.lock() as lock:
         patience.before = lock.keep
+        patience(partial(store.require_no_links, store.layout.deployment(name), store.layout.runs(name)))
         found = patience(store.look)
         if not lock.is_kept:
             say("the device has no flock: deploy to it from one place at a time")

@@ -108,7 +108,10 @@ class Pusher:
         """Make the folders of the new version."""
         self._unverified = dict(found.unverified)
         folders = sorted({f"{self.new}/{item.path.rpartition('/')[0]}" for item in self.package.items})
-        self._patience(lambda: self.store.run(self.store.made(*folders), "making folders on the device"))
+        new = quoted([self.new])  # with links in it, it is not what a deployment has left
+        script = f'if [ -L {new} ] || [ -n "$(find {new} -type l 2>/dev/null)" ]; then rm -rf {new}; fi'
+        make = f"{script}\n{self.store.made(*folders)}"
+        self._patience(partial(self.store.run, make, "making folders on the device"))
 
     def reuse(self, linked: tuple[tuple[Item, str], ...]) -> None:
         """Files of the same contents, of another version: a link where the file system has them, else a copy."""

@@ -34,7 +34,7 @@ from hvdc.deploy.layout import (
 from hvdc.deploy.lock import Lock
 
 LISTING_BYTES = 16 << 20
-LINK = "is a link, which could lead anywhere"
+LINK = "is a link"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -51,8 +51,10 @@ class Store:
         if answer.status != 0:
             full, is_link = "No space left" in answer.said, answer.said.endswith(LINK)
             raise DeviceError(
-                "the device is full" if full else f"{what} failed", where=f"{self.device.serial}: {self.layout.target}",
-                found=answer.said or f"status {answer.status}",
+                "the device is full" if full
+                else "a link is in the way, which could lead anywhere, and is left alone" if is_link
+                else f"{what} failed",
+                where=f"{self.device.serial}: {self.layout.target}", found=answer.said or f"status {answer.status}",
                 fix="make room on the device and run the same command again: what arrived is kept" if full
                 else "remove it from the device, or give another folder: --to" if is_link else "",
             )  # fmt: skip
@@ -113,6 +115,10 @@ echo "state ours"
                 fix="give another one: --to, or remove it yourself",
             )  # fmt: skip
         return "links yes" in lines
+
+    def require_no_links(self, *places: str) -> None:
+        """That folders of ours, if they exist, are folders. Raises DeviceError."""
+        self.run(self.unlinked(*places), "looking for links")
 
     def look(self) -> Found:
         """What is there; changes nothing. Raises LinkError, DeviceError."""
@@ -252,7 +258,10 @@ if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
         self.run(
             f"""
 cd {quoted([self.layout.target])}
-[ -f {MARKER} ] && [ ! -L {ARTIFACTS} ] && [ ! -L {ARTIFACTS}/{first} ]
+if [ ! -f {MARKER} ] || [ -L {ARTIFACTS} ] || [ -L {ARTIFACTS}/{first} ]; then
+  echo "there is a link in the way to it, and it is left alone" >&2
+  exit 1
+fi
 rm -rf {ARTIFACTS}/{below}
 """,
             "removing",

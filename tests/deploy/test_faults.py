@@ -201,6 +201,7 @@ def test_a_hundred_cuts_at_random(seed: int, peer: Peer, onto: Onto, tmp_path: P
     assert watch.again == []
     assert done.losses >= 90
     assert done.sent.again == 0
+    assert peer.phone.pushed_bytes <= done.package.bytes + 100 * (CHUNK // 3), "a cut costs at most a piece"
 
 
 def test_a_file_that_changes_while_it_is_sent(artifact: Path, peer: Peer, device: AdbDevice, tmp_path: Path) -> None:

@@ -119,6 +119,25 @@ def test_links_that_lead_elsewhere_are_not_followed(
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.parametrize("place", ["dcm", "dcm/VERSION.new", "dcm/VERSION.new/artifact.hvdc", "dcm/runs"])
+def test_nothing_is_written_through_a_link(place: str, artifact: Path, peer: Peer, onto: Onto, tmp_path: Path) -> None:
+    version = onto(artifact).package.version
+    elsewhere = tmp_path / "elsewhere"
+    (elsewhere / "x.new").mkdir(parents=True)
+    artifacts = peer.phone.target / "hvdc" / "artifacts"
+    shutil.rmtree(artifacts / "dcm")
+    link = artifacts / place.replace("VERSION", version)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(elsewhere)
+    if ".new" in place:
+        onto(artifact)
+        whole_version(peer, artifact)
+    else:
+        with pytest.raises(DeviceError, match="a link is in the way"):
+            onto(artifact)
+    assert [path.name for path in elsewhere.rglob("*")] == ["x.new"]
+
+
 def test_removing_follows_no_link(artifact: Path, peer: Peer, onto: Onto, tmp_path: Path) -> None:
     onto(artifact)
     precious = tmp_path / "precious"
@@ -132,6 +151,18 @@ def test_removing_follows_no_link(artifact: Path, peer: Peer, onto: Onto, tmp_pa
     assert (precious / "0123456789abcdef" / "files.txt").exists()
     for name in ("../..", "-rf", "*", "$(id)"):
         assert deployed(f"--remove={name}").status == 2
+
+
+def test_removing_does_not_leave_the_folder_by_its_own_folders(
+    peer: Peer, onto: Onto, artifact: Path, tmp_path: Path
+) -> None:
+    onto(artifact)
+    target = peer.phone.target / "hvdc"
+    precious = Path(shutil.move(target / "artifacts", tmp_path / "precious"))
+    (target / "artifacts").symlink_to(precious)
+    done = deployed("--remove", "dcm")
+    assert (done.status, "left alone" in done.err) == (5, True)
+    assert (precious / "dcm" / "current" / "files.txt").exists()
 
 
 LIES: dict[str, Callable[[str], bytes | None]] = {
