@@ -41,7 +41,7 @@ def plugged(adb_server: AdbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     peers: list[Peer] = []
 
     def plug(**facts: Any) -> Peer:
-        phone = Phone(tmp_path / f"phone-{len(peers)}", **facts)
+        phone = Phone(facts.pop("root", tmp_path / f"phone-{len(peers)}"), **facts)
         peer = Peer(phone).__enter__()
         peers.append(peer)
         adb_server.connect(peer.serial)

@@ -9,6 +9,7 @@ import copy
 import hashlib
 import random
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,6 +168,27 @@ def test_a_second_run_goes_on_where_the_first_stopped(
     done = onto(artifact, chunk_bytes=CHUNK)
     whole_version(peer, artifact)
     assert done.sent.bytes + arrived < done.package.bytes + 2 * CHUNK, "at most the last piece twice"
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.1])
+def test_a_file_system_that_is_full(
+    share: float, artifact: Path, mounted: Callable[..., Path], plugged: Callable[..., Peer], adb_server: AdbServer,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    """A real one: pushing, or joining what was pushed, finds no room. With more of it the same command goes on."""
+    size = sum(map(len, files_of(artifact).values()))
+    place = mounted(int(share * size))
+    (tmp_path / "phone").mkdir()
+    (tmp_path / "phone" / "data").symlink_to(place)
+    peer = plugged(root=tmp_path / "phone")
+    onto = Onto(adb_server.adb.device(peer.serial))
+    with pytest.raises(DeviceError, match="the device is full") as caught:
+        onto(artifact, chunk_bytes=CHUNK)
+    assert "make room" in caught.value.fix
+    assert not (peer.phone.target / "hvdc/artifacts/dcm/current").exists()
+    subprocess.run(["mount", "-o", f"remount,size={4 * size}", place], check=True)
+    onto(artifact, chunk_bytes=CHUNK)
+    whole_version(peer, artifact)
 
 
 class Watch:
