@@ -101,16 +101,25 @@ def command(
 
 
 def _list(store: Store, as_json: bool) -> None:
-    versions = store.look().versions
+    found = store.look()
+    versions, unfinished = found.versions, sorted({name for name, _ in found.unfinished})
     if as_json:
         facts = [
             {"name": v.name, "version": v.version, "is_current": v.is_current, "bytes": v.bytes, **v.facts()}
             for v in versions
         ]
-        print_json({"serial": store.device.serial, "folder": store.layout.target, "versions": facts})
+        print_json(
+            {"serial": store.device.serial, "folder": store.layout.target, "versions": facts,
+             "unfinished": unfinished, "unfinished_bytes": found.unfinished_bytes}
+        )  # fmt: skip
         return
-    if not versions:
+    if found.unfinished_bytes:
+        names = ", ".join(unfinished) or "of no name"
+        out().print(f"unfinished: {names}, {mib(found.unfinished_bytes)} MiB: the same hvdc deploy goes on with it, "
+                    "hvdc deploy --remove NAME removes it")  # fmt: skip
+    elif not versions:
         out().print(f"{store.device.serial}: nothing is deployed in {store.layout.target}")
+    if not versions:
         return
     rows = [
         (
@@ -128,7 +137,7 @@ def _list(store: Store, as_json: bool) -> None:
 
 def _print(done: Deployed) -> None:
     console, p, todo = out(), done.package, done.todo
-    there = p.bytes - todo.sent_bytes
+    there = p.bytes - todo.sent_bytes if done.dry_run else max(0, p.bytes - done.sent.bytes)
     if done.dry_run:
         rows = [(item.path, mib(item.bytes), mib(sum(c.bytes for c in chunks))) for item, chunks in todo.sent]
         table("To send", ("file", ">MiB", ">MiB to send"), rows)

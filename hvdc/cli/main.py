@@ -19,7 +19,7 @@ VERBS = {
     "calibrate": "Record what the input of every GEMM reaches.",
     "compile": "Compile a checkpoint into an artifact.",
     "evaluate": "Measure what each engine's arithmetic costs in quality.",
-    "run": "Make videos with an artifact, on this machine.",
+    "run": "Make videos with an artifact, here or on a phone.",
     "decode": "Turn latents into frames with an artifact's decoder.",
     "report": "Write all about an artifact into one HTML page.",
     "inspect": "Show what an artifact holds.",

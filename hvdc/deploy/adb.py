@@ -15,6 +15,7 @@ import selectors
 import shlex
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -209,13 +210,6 @@ class AdbDevice:
         finally:
             _end(process)
 
-    def exec_out(self, *argv: object, limit_bytes: int, timeout_s: float = SHELL_S) -> bytes:
-        """The bytes that a program writes, without a shell's marks. Its status is unknown: check what came."""
-        answer = self.adb.run("-s", self.serial, "exec-out", quoted(argv), limit_bytes=limit_bytes, timeout_s=timeout_s)
-        if answer.status != 0:
-            raise self._lost(answer.said)
-        return answer.out
-
     def is_there(self) -> bool:
         """Whether the device can be reached now. A device on the network is connected again."""
         with contextlib.suppress(DeviceError):
@@ -230,13 +224,15 @@ class AdbDevice:
     def _state(self) -> str:
         return self.adb.run("-s", self.serial, "get-state", timeout_s=10).text.strip()
 
-    def wait(self, timeout_s: float, every_s: float = 0.04) -> bool:
-        """Wait until the device can be reached; False: it could not, for so long."""
+    def wait(self, timeout_s: float, given_up: threading.Event | None = None, every_s: float = 0.04) -> bool:
+        """Wait until the device can be reached; False: it could not, for so long, or until ``given_up``."""
+        stop = given_up or threading.Event()
         end_s = time.monotonic() + timeout_s
         while not self.is_there():
             if time.monotonic() >= end_s:
                 return False
-            time.sleep(min(every_s, max(0.0, end_s - time.monotonic())))
+            if stop.wait(min(every_s, max(0.0, end_s - time.monotonic()))):
+                return False
             every_s = min(2 * every_s, 2.0)
         return True
 

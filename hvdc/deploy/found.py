@@ -50,6 +50,12 @@ class Found:
     unverified: dict[str, int] = field(default_factory=dict)
     unfinished: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Of deployments that were interrupted, which the same command goes on with."""
+        files = sum(sum(sizes.values()) for sizes in self.unfinished.values())
+        return files + sum(self.parts.values()) + sum(self.unverified.values())
+
     def where(self, sha256: str, size: int) -> tuple[Held, str] | None:
         """A version and a path in it with these contents."""
         for held in self.versions:

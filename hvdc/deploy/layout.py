@@ -7,6 +7,7 @@
     TARGET/artifacts/NAME/VERSION.new/      a version that is not whole yet
     TARGET/artifacts/NAME/current           a link to the version in use
     TARGET/artifacts/NAME/runs/RUN/         what was run there
+    TARGET/kernels/                         compiled programs of the GPU
 
 Every name is made of letters that no shell interprets, and none begins with ``-`` or ``.``.
 """
@@ -21,10 +22,13 @@ from hvdc.errors import UsageError
 TARGET = "/data/local/tmp/hvdc"
 """Below the only folder in which an Android phone's shell user may write and execute."""
 
-MARKER, LOCK, PARTS, ARTIFACTS = "hvdc-target", "lock", "parts", "artifacts"
+MARKER, LOCK, PARTS, ARTIFACTS, KERNELS = "hvdc-target", "lock", "parts", "artifacts", "kernels"
 MARKER_TEXT = "hvdc-deploy-1"
 CURRENT, RUNS, NEW, BAD, PART = "current", "runs", ".new", ".bad", ".part"
 ARTIFACT, QNN, FILES, DEPLOYED = "artifact.hvdc", "qnn", "files.txt", "deployed.json"
+
+TARGET_LETTERS = 200
+"""A script names many paths, and adb takes 65,535 letters of one."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _PATH = re.compile(r"(?:/[A-Za-z0-9_][A-Za-z0-9._-]{0,99}){2,20}", re.ASCII)
@@ -34,21 +38,21 @@ VERSION = re.compile(r"[0-9a-f]{16}", re.ASCII)
 
 def checked_target(text: str) -> str:
     """An absolute folder of a device. Raises UsageError."""
-    if _PATH.fullmatch(text) is None:
+    if _PATH.fullmatch(text) is None or len(text) > TARGET_LETTERS:
         raise UsageError(
-            "this is no folder that hvdc uses on a device", where="--to", found=ascii(text),
-            expected=f"an absolute path of letters, digits, '.', '_' and '-', as {TARGET}",
+            "this is no folder that hvdc uses on a device", where="--to", found=ascii(text[: TARGET_LETTERS + 1]),
+            expected=f"an absolute path of letters, digits, '.', '_' and '-', at most {TARGET_LETTERS}, as {TARGET}",
         )  # fmt: skip
     return text
 
 
-def checked_name(text: str) -> str:
-    """The name of a deployment. Raises UsageError."""
+def checked_name(text: str, option: str = "--name") -> str:
+    """The name of a deployment, from an option. Raises UsageError."""
     if _NAME.fullmatch(text) is None or text.endswith((NEW, PART)):
         raise UsageError(
-            "this is no name for an artifact on a device", where="--name", found=ascii(text),
+            "this is no name for an artifact on a device", where=option, found=ascii(text),
             expected="up to 64 letters, digits, '.', '_' and '-', the first a letter or digit",
-            fix="give one: --name dcm",
+            fix="give one: --name dcm" if option == "--name" else "hvdc deploy --list names what is there",
         )  # fmt: skip
     return text
 
@@ -79,6 +83,10 @@ class Layout:
     @property
     def artifacts(self) -> str:
         return f"{self.target}/{ARTIFACTS}"
+
+    @property
+    def kernels(self) -> str:
+        return f"{self.target}/{KERNELS}"
 
     def part(self, sha256: str) -> str:
         return f"{self.parts}/{sha256}"

@@ -35,6 +35,7 @@ class Patience:
         self._device, self._say, self._wait_s = device, say, wait_s
         self._recovering = threading.Lock()
         self._is_gone = False
+        self._given_up = threading.Event()
 
     def __call__(self, work: Callable[[], T], times: int = LOSSES) -> T:
         """Do it, again each time the device was lost and came back; it must bear that.
@@ -57,10 +58,14 @@ class Patience:
         self.before()
         return work()
 
+    def give_up(self) -> None:
+        """Whoever waits for the device, in whichever thread, ends now: the person does not want to wait any more."""
+        self._given_up.set()
+
     def _comes_back(self, error: LinkError) -> bool:
         with self._recovering:  # one thread waits for all
             self.losses += 1
-            if not self._is_gone:
+            if not self._is_gone and not self._given_up.is_set():
                 self._say(f"the device was lost ({error.found}): it is waited for, up to {self._wait_s:g} s")
-                self._is_gone = not self._device.wait(self._wait_s)
-            return not self._is_gone
+                self._is_gone = not self._device.wait(self._wait_s, self._given_up)
+            return not self._is_gone and not self._given_up.is_set()

@@ -26,6 +26,8 @@ from hvdc.deploy.verifier import Arrived, Step, Verifier, hash_s
 from hvdc.progress import Progress, Silent
 
 BATCH_BYTES = 256 << 20
+SCRIPT_LETTERS = 30_000
+"""Of commands that are sent at once; adb takes 65,535."""
 GROUP_BYTES, GROUP = 128 << 20, 64
 """What one call of adb sends: starting one takes as long as a megabyte."""
 SLOWEST_LINK_BYTES_S = 0.5e6
@@ -108,18 +110,17 @@ class Pusher:
         folders = sorted({f"{self.new}/{item.path.rpartition('/')[0]}" for item in self.package.items})
         new = quoted([self.new])  # with links in it, it is not what a deployment has left
         script = f'if [ -L {new} ] || [ -n "$(find {new} -type l 2>/dev/null)" ]; then rm -rf {new}; fi'
-        make = f"{script}\nmkdir -p {quoted(folders)}"
+        make = f"{script}\n{self.store.made(*folders)}"
         self._patience(partial(self.store.run, make, "making folders on the device"))
 
     def reuse(self, linked: tuple[tuple[Item, str], ...]) -> None:
         """Files of the same contents, of another version: a link where the file system has them, else a copy."""
         lines, size = [], 0
         for item, path in linked:
-            copy = "ln -f" if self._link else "cp -f"
-            destination = f"{self.new}/{item.path}"
-            lines.append(f"{copy} {quoted([path])} {quoted([destination])} || rm -f {quoted([destination])}")
+            there = quoted([f"{self.new}/{item.path}"])  # removed first: toybox's `ln -f` leaves a third name of a file
+            lines.append(f"rm -f {there} && {'ln' if self._link else 'cp'} {quoted([path])} {there} || rm -f {there}")
             size += item.bytes
-            if size > BATCH_BYTES or item is linked[-1][0]:
+            if size > BATCH_BYTES or sum(map(len, lines)) > SCRIPT_LETTERS or item is linked[-1][0]:
                 self._patience(partial(self.store.run, "\n".join(lines), "reusing files on the device", 600))
                 lines, size = [], 0
 
@@ -128,7 +129,7 @@ class Pusher:
         begun_s = time.monotonic()
         self._uses = Counter(c.sha256 for item, _ in wanted if len(item.chunks) > 1 for c in item.chunks)
         self._pieces: dict[str, tuple[Item, Chunk]] = {}
-        with Verifier(self._run, self._send_again, self._in_place) as verifier:
+        with Verifier(self._run, self._send_again, self._in_place, self._patience.give_up) as verifier:
             for group in _groups(wanted):
                 chunks = [(item, chunk) for item, chunk in group if chunk is not None]
                 for item, chunk in chunks:
@@ -232,6 +233,7 @@ class Pusher:
         joined, whole = quoted([destination + PART]), quoted([destination])
         script = f"""
 if [ ! -f {whole} ]; then
+  rm -f {joined}
   cat {quoted(parts)} > {joined} || {{ rm -f {joined}; exit 1; }}
   chmod {_mode(item)} {joined}
   mv -f {joined} {whole}

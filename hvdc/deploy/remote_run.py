@@ -21,12 +21,15 @@ from hvdc.deploy.found import Held
 from hvdc.deploy.layout import ARTIFACT, QNN, Layout
 from hvdc.deploy.patience import Patience
 from hvdc.deploy.store import Store
+from hvdc.errors import Exit
 
 RESULT = re.compile(r"video-\d{6}\.(?:safetensors|ppm)|trace\.json", re.ASCII)
 _TARGET = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 REPORT_BYTES = 64 << 20
 STOP_S = 90.0
 """A block takes a phone seconds; the runner stops before its next one."""
+BUSY, BUSY_S = 98, 10
+"""Status where another one holds the run's folder, after so many seconds; no program of the runtime ends with it."""
 STARTS = 5
 """How often a runner is started that a cut link has ended."""
 
@@ -37,6 +40,11 @@ class Ended:
 
     status: int
     out: str
+
+    @property
+    def returncode(self) -> int:
+        """As `subprocess` has it, -N for signal N; the runtime itself ends with 130 where it was interrupted."""
+        return self.status if self.status <= Exit.INTERRUPTED else 128 - self.status
 
 
 def deployed_version(store: Store, index: bytes, name: str | None) -> Held:
@@ -66,7 +74,8 @@ class RemoteRun:
         layout: Layout = store.layout
         self.version = layout.version(held.name, held.version)
         self.folder = f"{layout.runs(held.name)}/{key}"
-        self.kernels = f"{layout.target}/kernels"
+        self.kernels = layout.kernels
+        self._was_started = False
         self.target = str(held.deployed.get("target", ""))
         if _TARGET.fullmatch(self.target) is None:
             raise DeviceError(
@@ -97,10 +106,8 @@ class RemoteRun:
     def send(self, files: Iterable[Path], folder: str) -> None:
         """Put files into a folder of the run, verified. Raises DeviceError, LinkError."""
         place = f"{self.folder}/{folder}"
-        folders = quoted([place, f"{self.folder}/results", self.kernels])
-        ours = (self.folder.rpartition("/")[0], self.folder, place, self.kernels, f"{self.folder}/results")
-        self._patience(partial(self._store.require_no_links, *ours))
-        self._patience(partial(self._store.run, f"mkdir -p {folders}", "making folders on the device"))
+        folders = self._store.made(place, f"{self.folder}/results", self.kernels)
+        self._patience(partial(self._store.run, folders, "making folders on the device"))
         for path in files:
             remote, digest = f"{place}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
             for _ in range(3):
@@ -122,12 +129,18 @@ class RemoteRun:
         return self._patience(partial(self._execute, program, arguments, heard), STARTS)
 
     def _execute(self, program: str, arguments: Sequence[object], heard: Callable[[str], None]) -> Ended:
+        if self._was_started:  # a cut link need not have ended it yet: two would write the same results
+            self.stop()
+        self._was_started = True
         mark = f"hvdc-{secrets.token_hex(8)}"
         inner = "echo $$ > pid; exec " + quoted([*_env(self.environment()), program, *arguments]) + " 2>&1 >report.json"
         script = (
             f"cd {quoted([self.folder])} || exit 97\n"
+            f"(\nn=0\nwhile command -v flock >/dev/null 2>&1 && ! flock -n 9; do\n"
+            f"  n=$((n + 1)); [ $n -lt {BUSY_S} ] || {{ echo; echo {mark} {BUSY}; exit; }}\n  sleep 1\ndone\n"
             f"rm -f report.json\n"
-            f"( sh -c {quoted([inner])} </dev/null; s=$?; echo; echo {mark} $s; cat report.json ) | tee run.log"
+            f"( sh -c {quoted([inner])} </dev/null; s=$?; echo; echo {mark} $s; cat report.json ) | tee run.log\n"
+            f") 9>>lock"  # which the program holds, too: until it has ended, whatever becomes of the link
         )
         status: int | None = None
         report: list[str] = []
@@ -153,16 +166,23 @@ class RemoteRun:
         if status is None:
             raise LinkError("the device was lost while it worked", where=self.device.serial, found="no report",
                             fix="look at the cable, and run the same command with --resume")  # fmt: skip
+        if status == BUSY:
+            raise DeviceError(
+                "the same videos are being made on this device by another hvdc", where=self.device.serial,
+                found=self.folder, fix="wait for it, or stop it, and run the same command again",
+            )  # fmt: skip
         return Ended(status, "\n".join(report))
 
     def stop(self) -> None:
         """Ask the runner to stop, and wait until it has."""
         pid = quoted([f"{self.folder}/pid"])
-        script = f'p=$(cat {pid}) && kill -TERM "$p"'
+        # A number may be another process's by now, as after a restart of the device.
+        is_ours = f'p=$(cat {pid} 2>/dev/null) && grep -q hvdc_ "/proc/$p/cmdline" 2>/dev/null'
+        script = f'{is_ours} && kill -TERM "$p"'
         with contextlib.suppress(DeviceError):
             self.device.script(script, timeout_s=15)
             end_s = time.monotonic() + STOP_S
-            while time.monotonic() < end_s and self.device.script(f"kill -0 $(cat {pid})").status == 0:
+            while time.monotonic() < end_s and self.device.script(is_ours).status == 0:
                 time.sleep(0.3)
 
     def fetch(self, folder: Path, names: Mapping[str, Path] | None = None) -> list[Path]:
@@ -201,7 +221,7 @@ class RemoteRun:
 
     def done(self) -> None:
         """Remove input and results from the device; the log and the report stay."""
-        self._store.run(f"cd {quoted([self.folder])} && rm -rf stream results trace.json pid", "tidying up")
+        self._store.run(f"cd {quoted([self.folder])} && rm -rf stream results trace.json pid lock", "tidying up")
 
     def _hash(self, path: str) -> str:
         return self.device.script(f"sha256sum < {quoted([path])}").text.partition(" ")[0]

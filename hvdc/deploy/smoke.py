@@ -17,6 +17,8 @@ from hvdc.deploy.layout import ARTIFACT, Layout
 State = Literal["ok", "failed", "not tried"]
 
 SELFTEST_S, BENCH_S = 300.0, 900.0
+NOT_THERE = 127
+"""A shell's status for a program that it does not find."""
 TOKENS = 256
 """Of the block that is tried: enough for every kernel, few enough for a phone's processors."""
 
@@ -70,7 +72,7 @@ def smoke_test(
 ) -> list[Tried]:
     """Try everything; what fails is a result. Raises LinkError, DeviceError for a device that is lost."""
     tried = []
-    for try_it in (_starts, _opens, _dsp):
+    for try_it in (_starts, _opens, _dsp, _dot_products):
         tried.append(try_it(programs, facts))
         say(f"{tried[-1].name}: {tried[-1].text}")
         if tried[0].state == "failed":
@@ -78,6 +80,9 @@ def smoke_test(
     for engine in ("npu", "gpu"):
         why = _why_no_gpu(facts, is_calibrated) if engine == "gpu" else ""
         tried.append(Tried(f"{engine} block", "not tried", why) if why else _block(programs, engine, facts, layout))
+        say(f"{tried[-1].name}: {tried[-1].text}")
+    if all(each.state == "ok" for each in tried[-2:]):
+        tried.append(_block(programs, "both", facts, layout))
         say(f"{tried[-1].name}: {tried[-1].text}")
     return tried
 
@@ -112,6 +117,21 @@ def _dsp(programs: Programs, facts: DeviceFacts) -> Tried:
     return Tried("DSP self-test", "ok", f"Hexagon v{report.get('arch')}: {len(checks)} checks, none failed")
 
 
+def _dot_products(programs: Programs, facts: DeviceFacts) -> Tried:
+    name = "GPU dot products"
+    if OPENCL not in facts.libraries:
+        return Tried(name, "not tried", f"there is no {OPENCL} that a program may load")
+    answer = programs.run("hvdc_probe", "--only", "gpu", timeout_s=SELFTEST_S)
+    if answer.status == NOT_THERE:
+        return Tried(name, "not tried", "the artifact's runtime is older than this: hvdc runtime build --into it")
+    said = [fact for line in answer.text.splitlines() if (fact := _object(line))]
+    right = [str(fact.get("form")) for fact in said if fact.get("fact") == "dot" and fact.get("right") is True]
+    if right:
+        return Tried(name, "ok", f"{', '.join(right)}: compiled, and every sum of INT8 products is right")
+    why = next((str(fact["why"]) for fact in said if fact.get("why")), answer.said or f"status {answer.status}")
+    return Tried(name, "failed", f"no form of them is right: {why[:400]}")
+
+
 def _why_no_gpu(facts: DeviceFacts, is_calibrated: bool) -> str:
     if OPENCL not in facts.libraries:
         return f"there is no {OPENCL} that a program may load"
@@ -119,19 +139,21 @@ def _why_no_gpu(facts: DeviceFacts, is_calibrated: bool) -> str:
 
 
 def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> Tried:
-    kernels = f"{layout.target}/kernels"
+    kernels = layout.kernels
     words = ["--engine", engine, "--tokens", TOKENS, "--warm-up", 0, "--repeat", 1, "--spread-limit", 1e9, "--json"]
-    if engine == "gpu":
+    if engine != "npu":
         programs.device.shell("mkdir", "-p", kernels)
         words += ["--kernel-cache", kernels]
-    elif FASTRPC not in facts.libraries:  # else Android's program would ask for a DSP
+    if engine != "gpu" and FASTRPC not in facts.libraries:  # else Android's program would ask for a DSP
         words += ["--npu", "portable"]
-    name = f"{engine} block"
+    name = "both at once" if engine == "both" else f"{engine} block"
     answer = programs.run("hvdc_bench", programs.artifact, *words, timeout_s=BENCH_S)
     report = _json(answer)
     blocks = [row for row in report.get("series", ()) if isinstance(row, dict) and row.get("what") == "block"]
     if answer.status != 0 or not blocks:
         return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
+    if engine == "both":
+        return Tried(name, "ok", "both engines executed blocks from one copy of the weights, which both had mapped")
     gpu = report.get("gpu")
     where = f" on {gpu.get('device')}" if engine == "gpu" and isinstance(gpu, dict) else ""
     npu = report.get("npu")
@@ -143,8 +165,12 @@ def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) 
 
 
 def _json(answer: Answer) -> dict[str, Any]:
+    return _object(answer.text)
+
+
+def _object(text: str) -> dict[str, Any]:
     try:
-        report = json.loads(answer.text)
+        report = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return report if isinstance(report, dict) else {}

@@ -19,6 +19,8 @@ from hvdc.deploy.layout import (
     CURRENT,
     DEPLOYED,
     FILES,
+    KERNELS,
+    LOCK,
     MARKER,
     MARKER_TEXT,
     NEW,
@@ -32,6 +34,7 @@ from hvdc.deploy.layout import (
 from hvdc.deploy.lock import Lock
 
 LISTING_BYTES = 16 << 20
+LINK = "is a link"
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,13 +49,35 @@ class Store:
         """A script that must succeed; returns what it prints. Raises LinkError, DeviceError."""
         answer = self.device.script(f"set -e\n{script}", timeout_s=timeout_s, limit_bytes=LISTING_BYTES)
         if answer.status != 0:
-            full = "No space left" in answer.said
+            full, is_link = "No space left" in answer.said, answer.said.endswith(LINK)
             raise DeviceError(
-                "the device is full" if full else f"{what} failed", where=f"{self.device.serial}: {self.layout.target}",
-                found=answer.said or f"status {answer.status}",
-                fix="make room on the device and run the same command again: what arrived is kept" if full else "",
+                "the device is full" if full
+                else "a link is in the way, which could lead anywhere, and is left alone" if is_link
+                else f"{what} failed",
+                where=f"{self.device.serial}: {self.layout.target}", found=answer.said or f"status {answer.status}",
+                fix="make room on the device and run the same command again: what arrived is kept" if full
+                else "remove it from the device, or give another folder: --to" if is_link else "",
             )  # fmt: skip
         return answer.text
+
+    def unlinked(self, *folders: str) -> str:
+        """Lines of a script that end it unless every folder on the way from the target to these is none or a folder."""
+        target = self.layout.target
+        ways: dict[str, None] = {target: None}
+        for folder in folders:
+            way = target
+            for part in folder.removeprefix(f"{target}/").split("/"):
+                way = f"{way}/{part}"
+                ways[way] = None
+        return f"""
+for d in {quoted(list(ways))}; do
+  if [ -L "$d" ]; then echo "$d {LINK}" >&2; exit 1; fi
+done
+"""
+
+    def made(self, *folders: str) -> str:
+        """Lines of a script that make folders below the target, through no link."""
+        return f"{self.unlinked(*folders)}mkdir -p {quoted(folders)}\n"
 
     def prepare(self) -> bool:
         """Make the folder ours; returns whether its file system makes hard links.
@@ -63,7 +88,7 @@ class Store:
         answer = self.device.script(
             f"""
 t={quoted([place.target])}
-for d in "$t" "$t/{PARTS}" "$t/{ARTIFACTS}"; do
+for d in "$t" "$t/{PARTS}" "$t/{ARTIFACTS}" "$t/{KERNELS}" "$t/{LOCK}" "$t/{MARKER}"; do
   if [ -L "$d" ]; then echo "state link $d"; exit 0; fi
 done
 if [ -e "$t" ] && [ ! -d "$t" ]; then echo "state file"; exit 0; fi
@@ -93,8 +118,7 @@ echo "state ours"
 
     def require_no_links(self, *places: str) -> None:
         """That folders of ours, if they exist, are folders. Raises DeviceError."""
-        tests = "\n".join(f"if [ -L {quoted([p])} ]; then echo {quoted([p])} is a link >&2; exit 1; fi" for p in places)
-        self.run(tests, "a link is in the way, which could lead anywhere, and is left alone: this")
+        self.run(self.unlinked(*places), "looking for links")
 
     def look(self) -> Found:
         """What is there; changes nothing. Raises LinkError, DeviceError."""
@@ -155,6 +179,7 @@ true
         place = self.layout
         self.run(
             f"""
+{self.unlinked(place.deployment(name))}
 cd {quoted([place.deployment(name)])}
 sync
 if [ -d {version}{NEW} ]; then
@@ -168,10 +193,18 @@ sync
         )
 
     def tidy(self, name: str) -> None:
-        """Remove what unfinished deployments of this name have left, and pieces of all."""
+        """Remove what unfinished deployments of this name have left, and pieces that none of another is made of."""
         d = self.layout.deployment(name)
-        script = f"cd {quoted([d])}\nrm -rf ./*{NEW} ./*{BAD}\nrm -f {quoted([self.layout.parts])}/*"
-        self.run(script, "tidying up")
+        script = f"{self.unlinked(d)}cd {quoted([d])}\nrm -rf ./*{NEW} ./*{BAD}"
+        self.run(f"{script}\n{self._without_pieces()}", "tidying up")
+
+    def _without_pieces(self) -> str:
+        """Lines of a script that remove all pieces, unless a deployment is unfinished: it goes on with them."""
+        return f"""
+cd {quoted([self.layout.target])}
+set -- {ARTIFACTS}/*/*{NEW}
+if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
+"""
 
     def prune(self, name: str, keep: str) -> int:
         """Remove all versions of a name but one; returns how many went. Raises DeviceError."""
@@ -191,10 +224,11 @@ sync
                 expected=f"one of {names}" if names else "", found=name,
             )  # fmt: skip
         self._remove(name)
+        self.run(self._without_pieces(), "removing")
 
     def remove_locked(self, name: str) -> None:
-        """`remove`, while nobody else changes the folder."""
-        checked_name(name)
+        """`remove`, while nobody else changes the folder. Raises UsageError, DeviceError."""
+        checked_name(name, "--remove")
         if not self.look().is_ours:
             raise DeviceError("nothing is deployed on the device", where=f"{self.device.serial}: {self.layout.target}")
         with self.lock() as lock:

@@ -20,6 +20,8 @@ OUTSTANDING_BYTES, OUTSTANDING = 256 << 20, 64
 """So much is sent at most that is not verified yet."""
 ATTEMPTS = 4
 """How often a piece may arrive damaged."""
+STOP_S = 15.0
+"""So long at most an interrupt waits for an answer that is due."""
 SLOWEST_HASH_BYTES_S = 8 << 20
 """A device that hashes more slowly counts as one that does not answer."""
 
@@ -72,7 +74,8 @@ class Verifier:
     """A thread that verifies in the order of adding.
 
     ``run``: a script on the device, whatever becomes of the link. ``send_again``: called in the thread. ``good``: told
-    of each piece that is in place. Leaving the block waits for the thread, which stops early after an error.
+    of each piece that is in place. Leaving the block waits for the thread, which stops early after an error, and at
+    once after an interrupt: ``give_up`` ends what ``run`` waits for.
     """
 
     def __init__(
@@ -80,8 +83,9 @@ class Verifier:
         run: Callable[[str, str, float], str],
         send_again: Callable[[Arrived, str], None],
         good: Callable[[Arrived], None],
+        give_up: Callable[[], None] = lambda: None,
     ) -> None:
-        self._run, self._send_again, self._good = run, send_again, good
+        self._run, self._send_again, self._good, self._give_up = run, send_again, good, give_up
         self._waiting: deque[Arrived | Step] = deque()
         self._open: list[Arrived] = []
         self._changed = threading.Condition()
@@ -94,14 +98,26 @@ class Verifier:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._finish(is_early=error is not None)
+        if isinstance(error, KeyboardInterrupt):
+            self._give_up()
+        try:
+            self._thread.join(STOP_S if isinstance(error, KeyboardInterrupt) else None)
+        except KeyboardInterrupt:
+            self._finish(is_early=True)
+            self._give_up()
+            self._thread.join(STOP_S)
+            raise
+        if error is None and self._error is not None:
+            raise self._error
+
+    def _finish(self, *, is_early: bool) -> None:
+        """Tell the thread to end, when nothing is left to do or at once."""
         with self._changed:
-            if error is not None:
+            if is_early:
                 self._waiting.clear()
             self._is_done = True
             self._changed.notify_all()
-        self._thread.join()
-        if error is None and self._error is not None:
-            raise self._error
 
     def add(self, work: Arrived | Step) -> None:
         """Waits while too much is open. Raises what an earlier piece has met."""

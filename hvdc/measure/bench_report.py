@@ -127,5 +127,6 @@ def parse_report(data: bytes, where: str) -> BenchReport:
 def _bad(what: str, where: str, expected: str, found: str) -> BenchReportError:
     return BenchReportError(
         f"hvdc_bench was started, and {what}", where=where, expected=expected, found=found,
-        fix="the programs of the runtime may be of another version: hvdc runtime build makes them anew",
+        fix="the programs of the runtime may be of another version: hvdc runtime build makes them anew, --into "
+        "ARTIFACT and hvdc deploy bring them onto a phone",
     )  # fmt: skip

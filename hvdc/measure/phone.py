@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ class DevicePlace:
         return self._folder
 
     def kernel_cache(self) -> str | None:
-        folder = f"{self._layout.target}/kernels"
+        folder = self._layout.kernels
         with contextlib.suppress(DeviceError):
             if self.device.shell("mkdir", "-p", folder).status == 0:
                 return folder
@@ -104,12 +105,26 @@ def deployed_place(device: AdbDevice, layout: Layout, artifact: Path, name: str 
 def pushed_place(
     device: AdbDevice, layout: Layout, facts: DeviceFacts, files: Sequence[Path], progress: Progress
 ) -> Iterator[DevicePlace]:
-    """Programs and libraries of the runtime in a folder below the target folder, which goes with the block.
+    """Programs and libraries of the runtime in a folder below the target folder, which goes with the block. Nobody else
+    changes that folder meanwhile.
 
-    Raises DeviceError: the folder is somebody else's, or has no room.
+    Raises DeviceError: the folder is somebody else's or in use, or has no room.
     """
     store, folder = Store(device, layout), f"{layout.target}/{PROBE}"
     store.prepare()
+    with store.lock() as lock:
+        lock.keep()
+        try:
+            _push(store, folder, files, progress)
+            yield DevicePlace(device, facts, layout, lambda program: f"{folder}/{program}", "", folder)
+        finally:
+            with contextlib.suppress(DeviceError):
+                device.script(f"rm -rf {quoted([folder])}", timeout_s=30)
+
+
+def _push(store: Store, folder: str, files: Sequence[Path], progress: Progress) -> None:
+    """Files into a new folder, each with the hash that it has here: adb says nothing of a disk that was full."""
+    device = store.device
     store.run(f"rm -rf {quoted([folder])}\nmkdir {quoted([folder])}", "making a folder on the device")
     progress.start("sending", sum(file.stat().st_size for file in files), len(files))
     try:
@@ -117,12 +132,14 @@ def pushed_place(
             device.push(file, f"{folder}/{file.name}")
             progress.advance(file.stat().st_size)
             progress.item_done(file.name)
-        names = quoted([file.name for file in files])
-        store.run(f"cd {quoted([folder])}\nchmod 755 {names}", "making programs executable")
+        names = [file.name for file in files]
+        there = store.hashes(folder, names, 60.0)
+        for file in files:
+            if there.get(file.name) != hashlib.sha256(file.read_bytes()).hexdigest():
+                raise DeviceError(
+                    "what arrives on the device is not what was sent", where=f"{device.serial}: {folder}/{file.name}",
+                    fix="make room on it, or try another cable",
+                )  # fmt: skip
+        store.run(f"cd {quoted([folder])}\nchmod 755 {quoted(names)}", "making programs executable")
     finally:
         progress.finish()
-    try:
-        yield DevicePlace(device, facts, layout, lambda program: f"{folder}/{program}", "", folder)
-    finally:
-        with contextlib.suppress(DeviceError):
-            device.script(f"rm -rf {quoted([folder])}", timeout_s=30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -115,11 +116,18 @@ class DeviceMachine:
         run.send(sorted(place.stream.iterdir()), "stream")
         try:
             ended = run.execute(run.runner, [*arguments, *own], watched.take)
-        finally:
+        except (KeyboardInterrupt, DeviceError) as error:
             progress.finish()
-            self._say("copying results from the device")
-            run.fetch(place.results, names)
-        report = outcome(ended.status, ended.out, watched.log)
+            if isinstance(error, KeyboardInterrupt):
+                self._patience.give_up()
+            with contextlib.suppress(DeviceError):  # what is finished, if it can be had; the first error is said
+                self._say("copying results from the device")
+                run.fetch(place.results, names)
+            raise
+        progress.finish()
+        self._say("copying results from the device")
+        run.fetch(place.results, names)
+        report = outcome(ended.returncode, ended.out, watched.log)
         if not report["stopped"]:
             run.done()
         return report

@@ -108,7 +108,11 @@ def read_target(path: Path) -> TargetDescription:
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError("the target description cannot be read", where=str(path), found=str(error)) from error
+        raise UsageError(
+            "the target description cannot be read", where=str(path),
+            found=getattr(error, "strerror", "") or str(error),
+            fix=f"give the file that `hvdc probe -o` wrote, or one of {', '.join(target_names())}",
+        ) from error  # fmt: skip
     return _described(text, str(path))
 
 

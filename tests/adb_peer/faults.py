@@ -38,6 +38,8 @@ class Faults:
     """The phone's clock is wrong by so much."""
     answer: Callable[[str], bytes | None] | None = None
     """Answers a shell's command in place of the phone; None: the phone answers. Nothing at all: ``b""``."""
+    leaves_running: bool = False
+    """What runs goes on after a cut, as where a device's daemon tells the shell alone."""
     endless: str | None = None
     """A shell's command that holds this text is answered without end."""
 

@@ -36,8 +36,9 @@ class Shell:
             return
         mixed = not self._has_packets
         process = self._phone.start(command, mixed=mixed)
-        self._stream.when_closed = lambda: _kill(process)  # as adbd does
-        if self._stream.is_closed:
+        if not faults.leaves_running:
+            self._stream.when_closed = lambda: _kill(process)  # as adbd does
+        if self._stream.is_closed and not faults.leaves_running:
             _kill(process)
         threading.Thread(target=self._feed, args=(process,), daemon=True).start()
         pumps = [threading.Thread(target=self._pump, args=(process.stdout, STDOUT), daemon=True)]

@@ -25,6 +25,9 @@ SELFTEST = {"arch": 79, "contexts": 6, "vtcm_bytes": 8 << 20, "failed": 0,
             "checks": [{"name": "vector: sums", "state": "ok", "why": "", "meaning": ""}]}  # fmt: skip
 BENCH = {"series": [{"what": "block", "engine": "npu"}], "gpu": {"device": "a GPU"}}
 
+DOTS = [{"hvdc_probe": 1}, {"fact": "dot", "index": 0, "form": "khr", "right": False, "why": "not compiled"},
+        {"fact": "dot", "index": 0, "form": "qcom", "right": True, "why": ""}, {"fact": "done"}]  # fmt: skip
+
 
 def script(text: str) -> bytes:
     return f"#!/bin/sh\n{text}\n".encode()
@@ -35,6 +38,7 @@ PROGRAMS = {
     "hvdc_check": script("echo '0 OK '"),
     "hvdc_selftest": script(f"echo '{json.dumps(SELFTEST)}'"),
     "hvdc_bench": script(f"echo '{json.dumps(BENCH)}'"),
+    "hvdc_probe": script("\n".join(f"echo '{json.dumps(fact)}'" for fact in DOTS)),
 }
 """What a phone's programs say where all is well: the peer executes scripts as it would the programs."""
 

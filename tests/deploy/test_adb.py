@@ -75,7 +75,7 @@ def test_files_come_and_go(device: AdbDevice, peer: Peer, tmp_path: Path, size: 
 def test_bytes_of_a_program_come_unchanged(device: AdbDevice, peer: Peer) -> None:
     data = bytes(range(256)) * 4096
     (peer.phone.target / "binary").write_bytes(data)
-    assert device.exec_out("cat", "/data/local/tmp/binary", limit_bytes=1 << 21) == data
+    assert device.adb.run("-s", device.serial, "exec-out", "cat /data/local/tmp/binary").out == data
     with device.stream("cat") as process:
         assert process.stdin is not None
         assert process.stdout is not None

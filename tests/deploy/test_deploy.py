@@ -230,6 +230,8 @@ def test_an_artifact_of_uncalibrated_weights_has_its_gpu_not_tried(artifact: Pat
 def test_with_scales_the_gpu_is_tried(peer: Peer, tmp_path: Path) -> None:
     done = deployed(phone_artifact(tmp_path / "a.hvdc", Spec(calibrated=True)))
     assert "ok        gpu block" in done.out, done.err
+    assert "ok        both at once: both engines executed blocks from one copy of the weights" in done.out
+    assert "ok        GPU dot products: qcom: compiled, and every sum of INT8 products is right" in done.out
     assert make_artifact(tmp_path / "b.hvdc").is_dir()
 
 
@@ -245,3 +247,25 @@ def test_the_npu_is_tried_where_there_is_a_way_to_it(
     words = (peer.phone.target / "words").read_text().splitlines()
     (npu,) = [line for line in words if "--engine npu" in line]
     assert ("--npu portable" in npu) is not bool(libraries)
+
+
+@pytest.mark.parametrize(
+    ("probe", "words"),
+    [
+        (script("""echo '{"fact": "dot", "form": "khr", "right": false, "why": "other sums"}'"""), "other sums"),
+        (script("""echo '{"fact": "no-gpu", "why": "no device"}'; exit 1"""), "no device"),
+        (script("echo 'Segmentation fault' >&2; exit 139"), "Segmentation fault"),
+        (script("echo '[1]'; echo '{'"), "{"),
+    ],
+)
+def test_a_gpu_whose_dot_products_are_wrong_fails(probe: bytes, words: str, peer: Peer, tmp_path: Path) -> None:
+    artifact = with_runtime(phone_artifact(tmp_path / "a.hvdc"), {**PROGRAMS, "hvdc_probe": probe})
+    done = deployed(artifact)
+    assert done.status == 5
+    assert f"failed    GPU dot products: no form of them is right: {words}" in done.out
+
+
+def test_a_runtime_that_has_no_such_test_is_older(peer: Peer, tmp_path: Path) -> None:
+    older = {name: data for name, data in PROGRAMS.items() if name != "hvdc_probe"}
+    done = deployed(with_runtime(phone_artifact(tmp_path / "a.hvdc"), older))
+    assert (done.status, "not tried GPU dot products: the artifact's runtime is older" in done.out) == (0, True)

@@ -83,6 +83,8 @@ def test_deployed_tried_run_and_pulled(clips: Path, board: Peer, embeds: Path, t
     assert tried["programs"] == ("ok", "the device executes them")
     assert tried["artifact"] == ("ok", "the runtime's reader opens it there")
     assert tried["npu block"][0] == "ok", tried
+    if board.phone.libraries and tried["GPU dot products"][0] != "not tried":
+        assert tried["GPU dot products"][0] == tried["gpu block"][0] == tried["both at once"][0] == "ok", tried
     assert tried["DSP self-test"] == ("not tried", "there is no libcdsprpc.so on the device")
     assert any("no libcdsprpc.so" in text for text in report["does_not_fit"])
 

@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from hvdc.artifact.reader import open_artifact
+from hvdc.deploy.adb import AdbDevice
+from hvdc.deploy.layout import TARGET, Layout
+from hvdc.deploy.store import Store
 from hvdc.measure.probe import PROGRAM
 from hvdc.targets import load_target, read_target, target_names
 from tests.adb_peer.peer import Peer
@@ -291,6 +294,32 @@ def test_a_phone_is_probed(peer: Peer, phone: Callable[[bytes], None], output: P
     assert peer.serial not in output.read_text()
     left = [path.name for path in (peer.phone.target / "hvdc").iterdir()]
     assert "probe" not in left, "what was sent is removed"
+
+
+def test_a_phone_that_is_full_and_says_nothing_is_not_probed(
+    peer: Peer, phone: Callable[[bytes], None], output: Path
+) -> None:
+    phone(answering(text(FACTS)))
+    peer.faults.full_at_bytes, peer.faults.full_in_silence = 100, True
+    done = hvdc("probe", "--device", peer.serial, "-o", output)
+    assert (done.status, "is not what was sent" in done.err) == (5, True), done.err
+    assert not output.exists()
+    assert not (peer.phone.target / "hvdc" / "probe").exists()
+
+
+def test_a_phone_is_not_probed_while_something_is_deployed(
+    peer: Peer, phone: Callable[[bytes], None], output: Path, device: AdbDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would cost the other its time and its memory."""
+    monkeypatch.setattr("hvdc.deploy.lock.LOCK_S", 0.2)
+    phone(answering(text(FACTS)))
+    store = Store(device, Layout(TARGET))
+    store.prepare()
+    with store.lock() as lock:
+        lock.keep()
+        done = hvdc("probe", "--device", peer.serial, "-o", output)
+    assert (done.status, "another hvdc is changing this device now" in done.err) == (5, True), done.err
+    assert hvdc("probe", "--device", peer.serial, "-o", output).status == 0
 
 
 def test_a_phone_of_another_soc_has_its_own_name(
