@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _TARGET = re.compile(r"[a-z0-9][a-z0-9-]{0,39}", re.ASCII)
 REPORT_BYTES = 64 << 20
 STOP_S = 90.0
 """A block takes a phone seconds; the runner stops before its next one."""
+LAST_WORDS_S = 5.0
+"""What a runner that was stopped has said arrives within so long."""
 BUSY, BUSY_S = 98, 10
 """Status where another one holds the run's folder, after so many seconds; no program of the runtime ends with it."""
 STARTS = 5
@@ -145,23 +148,33 @@ class RemoteRun:
         status: int | None = None
         report: list[str] = []
         size = 0
+
+        def take(raw: bytes) -> None:
+            nonlocal status, size
+            line = raw.decode("utf-8", "replace").rstrip("\r\n")
+            if status is not None:
+                size += len(raw)
+                if size > REPORT_BYTES:
+                    raise DeviceError("the device answers without end", where=self.device.serial)
+                report.append(line)
+            elif line.startswith(f"{mark} ") and line.split()[1].isdigit():
+                status = int(line.split()[1])
+            elif line:
+                heard(line)
+
         with self.device.stream("sh", "-c", script) as process:
             if process.stdin is not None:
                 process.stdin.close()
             try:
                 for raw in process.stdout or ():
-                    line = raw.decode("utf-8", "replace").rstrip("\r\n")
-                    if status is not None:
-                        size += len(raw)
-                        if size > REPORT_BYTES:
-                            raise DeviceError("the device answers without end", where=self.device.serial)
-                        report.append(line)
-                    elif line.startswith(f"{mark} ") and line.split()[1].isdigit():
-                        status = int(line.split()[1])
-                    elif line:
-                        heard(line)
+                    take(raw)
             except KeyboardInterrupt:
                 self.stop()
+                late = threading.Timer(LAST_WORDS_S, process.kill)
+                late.start()
+                for raw in process.stdout or ():  # which videos it has finished meanwhile
+                    take(raw)
+                late.cancel()
                 raise
         if status is None:
             raise LinkError("the device was lost while it worked", where=self.device.serial, found="no report",

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -172,3 +176,51 @@ def test_results_of_a_phone_and_of_this_machine_are_not_mixed(ready: Path, embed
     done = hvdc("run", ready, "--prompts", embeds, "-o", tmp_path / "out", "--mode", "npu", "--no-decode", "--resume")
     assert done.status == 2
     assert "rates or device" in done.err
+
+
+def started(artifact: Path, embeds: Path, out: Path, *more: object) -> subprocess.Popen[str]:
+    """The command as a process that a terminal's signal reaches."""
+    words = ("run", "--device", "auto", artifact, "--prompts", embeds, "-o", out, "--mode", "npu", "--no-decode", *more)
+    return subprocess.Popen(
+        [sys.executable, "-m", "hvdc", *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def until(there: Callable[[], object]) -> None:
+    end_s = time.monotonic() + 60
+    while not there() and time.monotonic() < end_s:
+        time.sleep(0.02)
+
+
+def test_ctrl_c_stops_the_runner_there_and_keeps_what_is_finished(
+    ready: Path, board: Peer, embeds: Path, tmp_path: Path
+) -> None:
+    videos = ("--prompts-limit", 1, "--seeds", "0:200")
+    process = started(ready, embeds, tmp_path / "out", *videos)
+    until(lambda: any('"finished"' in path.read_text() for path in runs(board).glob("*/run.log")))
+    (folder,) = runs(board).iterdir()
+    pid = int((folder / "pid").read_text())
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "run the same command with --resume to go on" in said
+    assert not Path(f"/proc/{pid}").exists()
+    kept = results(tmp_path / "out")
+    assert 0 < len(kept) < 200
+    done = facts(run(ready, embeds, tmp_path / "out", "--mode", "npu", "--no-decode", *videos, "--json", "--resume"))
+    assert sum(video["skipped"] for video in done["videos"]) >= len(kept)
+    assert kept.items() <= results(tmp_path / "out").items()
+
+
+def test_ctrl_c_while_the_cable_is_out_does_not_wait_for_it(
+    ready: Path, board: Peer, embeds: Path, tmp_path: Path
+) -> None:
+    board.faults.cut_after(9000, away_s=1e9)
+    process = started(ready, embeds, tmp_path / "out")
+    until(lambda: board.faults.cuts)
+    time.sleep(1.0)
+    begun_s = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert time.monotonic() - begun_s < 20, "it would be waited for for two minutes"
