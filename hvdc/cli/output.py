@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -80,6 +80,14 @@ def shown(text: str, limit: int = 60) -> str:
 def json_number(value: float | None) -> float | str | None:
     """JSON has no NaN and no infinity: ``"nan"``, ``"inf"``, ``"-inf"`` stand for them."""
     return value if value is None or math.isfinite(value) else str(value)
+
+
+def seconds_like(scale_s: float, *, least: int) -> Callable[[float], str]:
+    """Writes seconds with as many decimals as show three digits of ``scale_s``, and at least ``least``: blocks of a
+    small model take milliseconds, videos of a large one a quarter of an hour."""
+    decimals = least if scale_s <= 0 or not math.isfinite(scale_s) else 2 - math.floor(math.log10(scale_s))
+    decimals = min(max(decimals, least), 6)
+    return lambda value_s: f"{value_s:.{decimals}f}"
 
 
 def _fit(console: Console, columns: list[str], rows: list[list[str]]) -> None:

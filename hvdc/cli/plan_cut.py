@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hvdc.cli.output import out, print_json, shown, table
+from hvdc.cli.output import out, print_json, seconds_like, shown, table
 from hvdc.cli.plot_option import plot_option
 from hvdc.figures import prepare_folder
 from hvdc.plan.cut_plan import (
@@ -69,24 +69,25 @@ def command(
 
 def _print(plan: CutPlan) -> None:
     console, chosen, executions = out(), plan.chosen, plan.table.executions
+    seconds = seconds_like(chosen.period_s, least=1)
     _print_head(plan)
     console.print(
-        f"cut       {chosen.cut} of {executions} blocks: a video every {chosen.period_s:.1f} s, "
+        f"cut       {chosen.cut} of {executions} blocks: a video every {seconds(chosen.period_s)} s, "
         f"{chosen.videos_per_hour:.2f} an hour"
     )
-    console.print(f"stages    GPU {chosen.gpu_s:.1f} s, NPU with the decoder {chosen.npu_s:.1f} s")
-    alone = "" if plan.alone_s is None else f"; {plan.alone_s:.1f} s for a single video, one engine at a time"
-    console.print(f"latency   {chosen.latency_s:.1f} s in the stream{alone}")
+    console.print(f"stages    GPU {seconds(chosen.gpu_s)} s, NPU with the decoder {seconds(chosen.npu_s)} s")
+    alone = "" if plan.alone_s is None else f"; {seconds(plan.alone_s)} s for a single video, one engine at a time"
+    console.print(f"latency   {seconds(chosen.latency_s)} s in the stream{alone}")
     if plan.npu_only_s is not None:
         gain = plan.npu_only_s / chosen.period_s
-        console.print(f"NPU only  a video every {plan.npu_only_s:.1f} s: the cut gives {gain:.2f} times as many")
+        console.print(f"NPU only  a video every {seconds(plan.npu_only_s)} s: the cut gives {gain:.2f} times as many")
     _print_switch(plan)
     rows = [
         (
             _marked(stages.cut, chosen.cut, plan.table.layers),
-            *(f"{s:.1f}" for s in (stages.gpu_s, stages.npu_s, stages.period_s)),
+            *(seconds(s) for s in (stages.gpu_s, stages.npu_s, stages.period_s)),
             f"{100 * (stages.period_s / chosen.period_s - 1):+.1f} %",
-            *(f"{s:.1f}" for s in (stages.gpu_idle_s, stages.npu_idle_s, stages.latency_s)),
+            *(seconds(s) for s in (stages.gpu_idle_s, stages.npu_idle_s, stages.latency_s)),
         )
         for stages in plan.shown
     ]
@@ -97,9 +98,9 @@ def _print(plan: CutPlan) -> None:
             RATES[changed.rate],
             _percent(changed.factor),
             changed.best.cut,
-            f"{changed.best.period_s:.1f}",
-            f"{changed.kept.period_s:.1f}",
-            f"{changed.best.latency_s:.1f}",
+            seconds(changed.best.period_s),
+            seconds(changed.kept.period_s),
+            seconds(changed.best.latency_s),
         )
         for changed in plan.changed
     ]

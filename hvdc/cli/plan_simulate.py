@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from hvdc.cli.output import out, print_json, table
+from hvdc.cli.output import out, print_json, seconds_like, table
 from hvdc.cli.plan_options import Asked, Telling, asks, note
 from hvdc.cli.plot_option import plot_option
 from hvdc.figures import prepare_folder
@@ -103,7 +103,7 @@ def _print(this: Asked, outcomes: list[Outcome], deadline_s: float | None, *, wi
     if any(o.result is not None and o.result.period_s is not None for o in outcomes):
         title += "; videos/h and idle are of the steady part"
     columns = ["configuration", ">cut", ">period s", ">videos/h", ">mean", ">p50", ">p95", ">max"]
-    columns += [] if deadline_s is None else [f">in {deadline_s:.0f} s", ">of them/h"]
+    columns += [] if deadline_s is None else [f">in {seconds_like(deadline_s, least=0)(deadline_s)} s", ">of them/h"]
     columns += [">GPU idle", ">NPU idle", ">all done s"] + ([">J/video"] if with_energy else [])
     out().print(title)
     table("", columns, [_cells(this, o, len(columns)) for o in outcomes])
@@ -117,12 +117,16 @@ def _cells(this: Asked, outcome: Outcome, columns: int) -> list[str]:
     if result is None or run is None:
         return [outcome.configuration.name] + ["–"] * (columns - 1)
     spread = result.service if this.since == "start" else result.latency
-    period = "–" if result.period_s is None else f"{result.period_s:.1f}"
+    period = "–" if result.period_s is None else seconds_like(result.period_s, least=1)(result.period_s)
     cells = [outcome.configuration.name, _cut(outcome), period, f"{result.videos_per_hour:.2f}", *_spread(spread)]
     cells += [] if result.deadline is None else _deadline(result.deadline, result.videos)
     cells += [f"{100 * use.idle_fraction:.1f} %" for use in (result.gpu, result.npu)]
     energy = result.energy_j_per_video
-    return [*cells, f"{result.makespan_s:.0f}", *([] if energy is None else [f"{energy:.0f}"])]
+    return [
+        *cells,
+        seconds_like(result.makespan_s, least=0)(result.makespan_s),
+        *([] if energy is None else [f"{energy:.0f}"]),
+    ]
 
 
 def _cut(outcome: Outcome) -> str:
@@ -133,7 +137,8 @@ def _cut(outcome: Outcome) -> str:
 
 
 def _spread(values: Distribution) -> list[str]:
-    return [f"{value:.0f}" for value in (values.mean, values.p50, values.p95, values.max)]
+    seconds = seconds_like(values.mean, least=0)
+    return [seconds(value) for value in (values.mean, values.p50, values.p95, values.max)]
 
 
 def _deadline(deadline: Deadline, videos: int) -> list[str]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from hvdc.cli.output import out, print_json, table
+from hvdc.cli.output import out, print_json, seconds_like, table
 from hvdc.cli.plan_options import Asked, Telling, asks
 from hvdc.cli.plot_option import plot_option
 from hvdc.figures import prepare_folder
@@ -70,10 +70,12 @@ def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked
         )
         return
     since = "its first block" if this.since == "start" else "its arrival"
-    title = f"Videos per hour within a deadline from {since}; {this.table.name}, reference {reference_s:.1f} s"
+    reference = seconds_like(reference_s, least=1)(reference_s)
+    title = f"Videos per hour within a deadline from {since}; {this.table.name}, reference {reference} s"
+    seconds = seconds_like(reference_s, least=0)
     columns = [">factor", ">deadline s", *(f">{c.name}" for c in this.wanted)]
     rows = [
-        [f"{p.factor:g}", f"{p.deadline_s:.0f}", *("–" if r is None else f"{r:.2f}" for r in p.compliant_per_hour)]
+        [f"{p.factor:g}", seconds(p.deadline_s), *("–" if r is None else f"{r:.2f}" for r in p.compliant_per_hour)]
         for p in points
     ]
     out().print(title)

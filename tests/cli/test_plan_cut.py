@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hvdc.cli.output import seconds_like
 from tests.commands import ROOT, Result, environment, hvdc, process
 
 A, B, SHORT = (
@@ -233,3 +235,16 @@ def test_engines_whose_rates_are_in_different_units_are_doubted(tmp_path: Path) 
     done = cut(tmp_path / "ms.toml")
     assert done.status == 0, done.err
     assert "4,177 times as long as the other: are both in seconds?" in done.out
+
+
+@pytest.mark.parametrize(
+    ("scale_s", "least", "shown"),
+    [(677.0, 1, "677.0"), (45.25, 1, "45.2"), (1.0175, 1, "1.02"), (0.0123, 1, "0.0123"), (917.0, 0, "917")],
+)
+def test_seconds_have_three_digits_whatever_a_model_takes(scale_s: float, least: int, shown: str) -> None:
+    assert seconds_like(scale_s, least=least)(scale_s) == shown
+
+
+@pytest.mark.parametrize("scale_s", [0.0, math.inf, 1e-300])
+def test_seconds_of_no_scale_are_written_too(scale_s: float) -> None:
+    assert seconds_like(scale_s, least=1)(1.0).startswith("1.0")
