@@ -208,7 +208,7 @@ class AdbDevice:
         try:
             yield process
         finally:
-            _end(process)
+            end_group(process)
 
     def is_there(self) -> bool:
         """Whether the device can be reached now. A device on the network is connected again."""
@@ -304,7 +304,7 @@ def _run(command: list[str], timeout_s: float, limit_bytes: int, stdin: IO[bytes
     except subprocess.TimeoutExpired as error:
         raise DeviceError("adb does not end", where=_called(command)) from error
     finally:
-        _end(process)
+        end_group(process)
     return Answer(status, bytes(kept["out"]), bytes(kept["err"]))
 
 
@@ -314,7 +314,8 @@ def _called(command: list[str]) -> str:
     return text if len(text) <= 120 else text[:119] + "…"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a group, with all that it started, and close its pipes."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

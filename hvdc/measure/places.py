@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import subprocess
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hvdc.deploy.adb import end_group
 from hvdc.errors import Exit, HvdcError
 from hvdc.pipeline.runtime_kept import Runtime
 
@@ -145,18 +145,7 @@ def watched(
                 take(name, b"\n")
         return Ended(process.wait(), bytes(out), tuple(log))
     finally:
-        _end(process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with contextlib.suppress(OSError):
-                pipe.close()
-    process.wait()
+        end_group(process)
 
 
 def _processor() -> str:
