@@ -7,10 +7,12 @@ Calibrates with some prompts, evaluates with others; every table in the document
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dir", type=Path, default=Path("build/quality"))
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--jobs", type=int, default=1, help="commands at a time, on a share of the processors each")
     arguments = parser.parse_args()
     work: Path = arguments.dir
     work.mkdir(parents=True, exist_ok=True)
@@ -62,9 +65,15 @@ def main() -> None:
     _run([sys.executable, "-m", "examples.moving_shapes.outliers", "--out", str(work / "outliers")])
     models = {"plain": MODEL / "transformer", "outliers": work / "outliers" / "transformer"}
     titles = {"plain": "The trained model", "outliers": "The outlier variant"}
-    for name, checkpoint in models.items():
-        parts.append(f"\n## {titles[name]}\n")
-        parts.append(_model(name, checkpoint, work, figures, arguments.device))
+    if arguments.jobs > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // arguments.jobs)))
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        begun = {
+            name: _begin(name, checkpoint, work, figures, arguments.device, pool) for name, checkpoint in models.items()
+        }
+        for name, commands in begun.items():
+            parts.append(f"\n## {titles[name]}\n")
+            parts.append(_written(name, commands, figures))
     shutil.rmtree(FIGURES, ignore_errors=True)
     shutil.copytree(figures, FIGURES)
     DOCUMENT.write_text("\n".join(parts).rstrip() + "\n", "utf-8")
@@ -81,7 +90,12 @@ def _split_prompts(work: Path) -> None:
             write_prompts(work / f"{name}.safetensors", texts, embeds, overwrite=True)
 
 
-def _model(name: str, checkpoint: Path, work: Path, figures: Path, device: str) -> str:
+Begun = list[tuple[str, list[str], "Future[str]"]]
+"""Title, command, and what it will print."""
+
+
+def _begin(name: str, checkpoint: Path, work: Path, figures: Path, device: str, pool: Executor) -> Begun:
+    """A model's commands; what follows from its calibration begins when that is there."""
     calibration = work / f"{name}.calibration.safetensors"
     calibrate = [
         "hvdc", "calibrate", str(checkpoint), "--prompts", str(work / "calibration.safetensors"), *CLIP,
@@ -98,15 +112,27 @@ def _model(name: str, checkpoint: Path, work: Path, figures: Path, device: str) 
         *common, "--cut", "6", "--smooth", "0.5", "--prompts-limit", str(DECODED), "--vae", str(MODEL / "vae"),
         "--task", "examples.moving_shapes.checker",
     ]  # fmt: skip
-    sections = []
+    more = ["--device", device] if device != "cpu" else []
+    calibrated = pool.submit(_run, [*calibrate, *more])
+    begun: Begun = [("Calibration", [*calibrate, *more], calibrated)]
     for title, command in (
-        ("Calibration", calibrate),
         ("Paths and scale modes", numbers),
         ("Smoothing", smoothed),
         ("Decoded frames", frames),
     ):
-        more = ["--device", device] if device != "cpu" else []
-        sections.append(f"### {title}\n\n```\n$ {shlex.join([*command, *more])}\n{_run([*command, *more])}```\n")
+        begun.append((title, [*command, *more], pool.submit(_after, calibrated, [*command, *more])))
+    return begun
+
+
+def _after(first: Future[str], command: list[str]) -> str:
+    first.result()
+    return _run(command)
+
+
+def _written(name: str, commands: Begun, figures: Path) -> str:
+    sections = []
+    for title, command, printed in commands:
+        sections.append(f"### {title}\n\n```\n$ {shlex.join(command)}\n{printed.result()}```\n")
         if title == "Paths and scale modes":
             for figure in sorted((figures / name).glob("*.png")):
                 sections.append(f"![{figure.stem}]({FIGURES.name}/{name}/{figure.name})\n")
@@ -119,7 +145,7 @@ def _run(command: list[str]) -> str:
         command = [sys.executable, "-m", *command]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        sys.exit(f"{shlex.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+        raise SystemExit(f"{shlex.join(command)} failed:\n{done.stdout}\n{done.stderr}")
     return done.stdout
 
 
