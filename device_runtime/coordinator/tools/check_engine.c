@@ -95,7 +95,9 @@ static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t cou
         for (size_t i = 0; i < values; i++)
             hidden[i] = modulo((uint64_t)hidden[i] * 31u + (uint64_t)text[i % texts] * 7u);
         if (!linear(e, step, block, hidden, failure)) return false;
-        check_sleep_us(e->is_gpu ? e->spec->gpu_block_us : e->spec->npu_block_us);
+        const check_place *slows = e->is_gpu ? &e->spec->gpu_slows : &e->spec->npu_slows;
+        check_sleep_us((e->is_gpu ? e->spec->gpu_block_us : e->spec->npu_block_us) *
+                       (e->video >= slows->video ? slows->position : 1u));
     }
     return true;
 }
