@@ -81,6 +81,7 @@ static bool read_word(const char *text, check_spec *s) {
         {"npu_us", NUMBER, &s->npu_block_us},
         {"gpu_slows", PLACE, &s->gpu_slows},
         {"npu_slows", PLACE, &s->npu_slows},
+        {"wild", NUMBER, &s->wild},
         {"host_us", NUMBER, &s->host_us},
         {"decode_us", NUMBER, &s->decode_us},
         {"load_us", NUMBER, &s->load_us},

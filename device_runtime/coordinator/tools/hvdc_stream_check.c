@@ -99,10 +99,10 @@ static void print_text(const char *name, const char *text) {
 
 static void print_choice(const hvdc_cut_choice *c) {
     if (c->made)
-        (void)printf("{\"at_s\": %.17g, \"not_before_s\": %.17g, \"gpu_block_s\": %.17g, \"npu_block_s\": %.17g, "
+        (void)printf("{\"at_s\": %.17g, \"arrival_s\": %.17g, \"not_before_s\": %.17g, \"gpu_block_s\": %.17g, \"npu_block_s\": %.17g, "
                      "\"decode_s\": %.17g, \"gpu_videos\": %u, \"npu_videos\": %u, \"gpu_free_s\": %.17g, "
                      "\"npu_free_s\": %.17g}",
-                     c->at_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s, c->rates.decode_s,
+                     c->at_s, c->arrival_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s, c->rates.decode_s,
                      (unsigned)c->gpu_videos, (unsigned)c->npu_videos, c->ready.gpu_s, c->ready.npu_s);
     else
         (void)printf("null");

@@ -98,7 +98,7 @@ bool hvdc_mode_of_name(const char *name, enum hvdc_mode *mode); /* false for ano
 /* A cut that a policy chose, and what for. Seconds of the stream. */
 typedef struct hvdc_cut_choice {
     bool made; /* false: no policy, or no GPU any more */
-    double at_s, not_before_s;
+    double at_s, arrival_s, not_before_s;
     hvdc_rates rates;                 /* as observed until then */
     uint32_t gpu_videos, npu_videos;  /* of so many videos */
     hvdc_ready ready;                 /* when the engines would be free for it, as far as these rates tell */
