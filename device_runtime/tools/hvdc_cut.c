@@ -78,8 +78,7 @@ static bool stream(question *q, hvdc_stream_policy *policy) {
         return false;
     options.rates = q->rates;
     options.from_start = from_start != 0;
-    (void)printf("%s\n",
-                 hvdc_stream_policy_begin(&options, q->executions, policy, &failure) ? "begun" : "refused");
+    (void)printf("%s\n", hvdc_stream_policy_begin(&options, q->executions, policy, &failure) ? "begun" : "refused");
     return true;
 }
 

@@ -18,7 +18,7 @@ enum hvdc_slot_use { HVDC_SLOT_FREE = 0, HVDC_SLOT_HELD, HVDC_SLOT_ON_GPU, HVDC_
 typedef struct hvdc_on_way {
     uint64_t gpu_start_ns, gpu_end_ns; /* as its spans tell */
     uint64_t npu_start_ns;
-    bool handed; /* the GPU is done with it */
+    bool handed;       /* the GPU is done with it */
     uint32_t from;     /* FOR_NPU: where it goes on */
     uint64_t ready_ns; /* and since when it could */
 } hvdc_on_way;

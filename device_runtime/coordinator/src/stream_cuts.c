@@ -75,8 +75,7 @@ bool hvdc_running_choose_cut(hvdc_running *r, uint32_t slot) {
     if (!r->gpu) return true; /* 0 */
     const uint32_t count = in_flight(r, slot, on_way);
     const double now_s = hvdc_running_s(r, hvdc_clock_ns()), arrival_s = hvdc_running_s(r, r->started_ns);
-    if (!hvdc_stream_policy_decide(&r->policy, now_s, arrival_s, on_way, count, &decision, r->failure))
-        return false;
+    if (!hvdc_stream_policy_decide(&r->policy, now_s, arrival_s, on_way, count, &decision, r->failure)) return false;
     video->cut = decision.cut;
     video->choice = (hvdc_cut_choice){.made = true,
                                       .at_s = now_s,

@@ -134,9 +134,7 @@ static void to_decoder(hvdc_running *r, uint32_t slot) {
 
 double hvdc_running_hold_s(const hvdc_running *r) {
     const uint32_t slot = first_of(r, is_held);
-    return slot == r->slot_count
-               ? INFINITY
-               : r->videos[slot].choice.not_before_s - hvdc_running_s(r, hvdc_clock_ns());
+    return slot == r->slot_count ? INFINITY : r->videos[slot].choice.not_before_s - hvdc_running_s(r, hvdc_clock_ns());
 }
 
 /* In the order of the videos: one that is not due holds back those behind it. */
@@ -292,9 +290,7 @@ bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job) {
     return true;
 }
 
-void hvdc_running_begun(hvdc_running *r, const hvdc_npu_job *job) {
-    r->on_way[job->slot].npu_start_ns = job->begun_ns;
-}
+void hvdc_running_begun(hvdc_running *r, const hvdc_npu_job *job) { r->on_way[job->slot].npu_start_ns = job->begun_ns; }
 
 void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
     hvdc_video *video = &r->videos[job->slot];

@@ -51,7 +51,8 @@ static float product(float value, uint32_t step, uint32_t block, bool is_gpu, si
 static uint32_t block_us(const check_engine *e) {
     const check_spec *s = e->spec;
     const check_place *slows = e->is_gpu ? &s->gpu_slows : &s->npu_slows;
-    const uint32_t us = (e->is_gpu ? s->gpu_block_us : s->npu_block_us) * (e->video >= slows->video ? slows->position : 1u);
+    const uint32_t us =
+        (e->is_gpu ? s->gpu_block_us : s->npu_block_us) * (e->video >= slows->video ? slows->position : 1u);
     const uint32_t drawn = (s->wild + 2u * e->video + (e->is_gpu ? 1u : 0u)) * UINT32_C(2654435761) >> 26;
     return s->wild == 0 ? us : us * (1u + drawn) / 16u;
 }

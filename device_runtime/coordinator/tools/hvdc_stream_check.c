@@ -64,8 +64,8 @@ static void print_on_way(const hvdc_progress *p) {
 }
 
 static void progress(void *context, const hvdc_progress *p) {
-    static const char *const names[] = {"started",  "blocks",  "handoff",  "decoding",
-                                        "finished", "skipped", "gpu lost", "stopping", "cut"};
+    static const char *const names[] = {"started", "blocks",   "handoff",  "decoding", "finished",
+                                        "skipped", "gpu lost", "stopping", "cut"};
     check *c = context;
     if (p->event == HVDC_EVENT_FINISHED && c->finished_count < 4096) c->finished[c->finished_count++] = p->video;
     if (p->event == HVDC_EVENT_CUT && c->tells) print_on_way(p);
@@ -99,11 +99,13 @@ static void print_text(const char *name, const char *text) {
 
 static void print_choice(const hvdc_cut_choice *c) {
     if (c->made)
-        (void)printf("{\"at_s\": %.17g, \"arrival_s\": %.17g, \"not_before_s\": %.17g, \"gpu_block_s\": %.17g, \"npu_block_s\": %.17g, "
-                     "\"decode_s\": %.17g, \"gpu_videos\": %u, \"npu_videos\": %u, \"gpu_free_s\": %.17g, "
-                     "\"npu_free_s\": %.17g}",
-                     c->at_s, c->arrival_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s, c->rates.decode_s,
-                     (unsigned)c->gpu_videos, (unsigned)c->npu_videos, c->ready.gpu_s, c->ready.npu_s);
+        (void)printf(
+            "{\"at_s\": %.17g, \"arrival_s\": %.17g, \"not_before_s\": %.17g, \"gpu_block_s\": %.17g, \"npu_block_s\": "
+            "%.17g, "
+            "\"decode_s\": %.17g, \"gpu_videos\": %u, \"npu_videos\": %u, \"gpu_free_s\": %.17g, "
+            "\"npu_free_s\": %.17g}",
+            c->at_s, c->arrival_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s, c->rates.decode_s,
+            (unsigned)c->gpu_videos, (unsigned)c->npu_videos, c->ready.gpu_s, c->ready.npu_s);
     else
         (void)printf("null");
 }
@@ -126,12 +128,13 @@ static void print_report(const check *c, bool ran, const hvdc_stream_report *r, 
     for (uint32_t i = 0; i < c->spec->options.videos; i++) {
         const hvdc_video *v = &r->videos[i];
         (void)printf(
-            "%s{\"video\": %u, \"cut\": %u, \"gpu_blocks\": %u, \"recovered\": %s, \"skipped\": %s, \"started_s\": %.6f, "
+            "%s{\"video\": %u, \"cut\": %u, \"gpu_blocks\": %u, \"recovered\": %s, \"skipped\": %s, \"started_s\": "
+            "%.6f, "
             "\"finished_s\": %.6f, \"gpu_s\": %.6f, \"npu_s\": %.6f, \"cpu_s\": %.6f, \"waiting_s\": %.6f, "
             "\"decode_s\": %.17g, \"gpu_stage_s\": %.17g, \"npu_stage_s\": %.17g, \"choice\": ",
-            i > 0 ? ", " : "", (unsigned)v->video, (unsigned)v->cut, (unsigned)v->gpu_blocks, v->recovered ? "true" : "false",
-            v->skipped ? "true" : "false", v->started_s, v->finished_s, v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s,
-            v->decode_s, v->gpu_stage_s, v->npu_stage_s);
+            i > 0 ? ", " : "", (unsigned)v->video, (unsigned)v->cut, (unsigned)v->gpu_blocks,
+            v->recovered ? "true" : "false", v->skipped ? "true" : "false", v->started_s, v->finished_s, v->gpu_s,
+            v->npu_s, v->cpu_s, v->waiting_s, v->decode_s, v->gpu_stage_s, v->npu_stage_s);
         print_choice(&v->choice);
         (void)printf("}");
     }

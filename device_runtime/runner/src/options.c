@@ -212,7 +212,8 @@ static bool check_policy(const hvdc_options *o, uint64_t seen, hvdc_failure *fai
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut has no effect with policy %s, which chooses each video's",
                          name);
     if (policy == HVDC_POLICY_STATIC && was_given(seen, "--handoff-s"))
-        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--handoff-s has no effect without a --policy that reckons with it");
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "--handoff-s has no effect without a --policy that reckons with it");
     for (size_t i = 0; policy != HVDC_POLICY_DEADLINE && i < sizeof of_deadline / sizeof *of_deadline; i++)
         if (was_given(seen, of_deadline[i]))
             return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s has no effect without --policy deadline", of_deadline[i]);
@@ -270,11 +271,10 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
 
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure) {
     uint64_t seen = 0;
-    *options = (hvdc_options){
-        .role = HVDC_ROLE_OWNER,
-        .policy = {.from_start = true},
-        .gpu_silence_s = HVDC_GPU_SILENCE_S,
-        .reader_silence_s = HVDC_READER_SILENCE_S};
+    *options = (hvdc_options){.role = HVDC_ROLE_OWNER,
+                              .policy = {.from_start = true},
+                              .gpu_silence_s = HVDC_GPU_SILENCE_S,
+                              .reader_silence_s = HVDC_READER_SILENCE_S};
     for (int i = 1; i < argc; i++) {
         const struct option *option = find(argv[i]);
         if (option == NULL && argv[i][0] == '-')

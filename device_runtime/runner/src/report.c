@@ -162,8 +162,8 @@ void hvdc_say_weights_use(const hvdc_outcome *outcome) {
     if (sentence[0] != 0) hvdc_say(outcome->options, "note", "%s", sentence);
 }
 
-static const char *const event_names[] = {"started",  "blocks",  "handoff",  "decoding",
-                                          "finished", "skipped", "gpu-lost", "stopping", "cut-chosen"};
+static const char *const event_names[] = {"started", "blocks",   "handoff",  "decoding",  "finished",
+                                          "skipped", "gpu-lost", "stopping", "cut-chosen"};
 
 static void put_json_event(FILE *file, const hvdc_progress *p) {
     (void)fprintf(file, "{\"event\": \"%s\", \"video\": %" PRIu32 ", \"position\": %" PRIu32 ", \"at_s\": %.6f",

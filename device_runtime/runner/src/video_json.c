@@ -11,10 +11,10 @@ static void put_choice(FILE *file, const hvdc_cut_choice *c) {
     }
     (void)fprintf(file,
                   "{\"at_s\": %.17g, \"arrival_s\": %.17g, \"not_before_s\": %.17g, \"gpu_block_s\": %.17g, "
-                  "\"npu_block_s\": %.17g, \"decode_s\": %.17g, \"gpu_videos\": %" PRIu32
-                  ", \"npu_videos\": %" PRIu32 ", \"gpu_free_s\": %.17g, \"npu_free_s\": %.17g}",
-                  c->at_s, c->arrival_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s,
-                  c->rates.decode_s, c->gpu_videos, c->npu_videos, c->ready.gpu_s, c->ready.npu_s);
+                  "\"npu_block_s\": %.17g, \"decode_s\": %.17g, \"gpu_videos\": %" PRIu32 ", \"npu_videos\": %" PRIu32
+                  ", \"gpu_free_s\": %.17g, \"npu_free_s\": %.17g}",
+                  c->at_s, c->arrival_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s, c->rates.decode_s,
+                  c->gpu_videos, c->npu_videos, c->ready.gpu_s, c->ready.npu_s);
 }
 
 void hvdc_put_video(FILE *file, const hvdc_video *v) {
