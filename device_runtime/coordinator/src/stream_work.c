@@ -155,7 +155,7 @@ static bool release(hvdc_running *r) {
 }
 
 /* To the engines, what is due there. */
-static bool send(hvdc_running *r) {
+static bool pass_on(hvdc_running *r) {
     if (!release(r)) return false;
     pass_to_npu(r);
     return true;
@@ -188,13 +188,13 @@ static bool fill_slot(hvdc_running *r, uint32_t slot) {
             r->use[slot] = HVDC_SLOT_HELD;
         else
             for_npu(r, slot, 0, 0);
-        return send(r);
+        return pass_on(r);
     }
     return true;
 }
 
 bool hvdc_running_fill(hvdc_running *r) {
-    bool going = send(r);
+    bool going = pass_on(r);
     for (uint32_t slot = 0; going && slot < r->slot_count; slot++)
         if (r->use[slot] == HVDC_SLOT_FREE) going = fill_slot(r, slot);
     return going;

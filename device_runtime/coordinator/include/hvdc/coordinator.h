@@ -139,12 +139,13 @@ enum hvdc_event {
 typedef struct hvdc_progress {
     enum hvdc_event event;
     uint32_t video, position;
-    uint64_t done, total;            /* of DECODING */
-    const hvdc_video *record;        /* of FINISHED, SKIPPED and CUT, else NULL */
-    const hvdc_in_flight *in_flight; /* of CUT: the videos before it that are not finished, in order */
+    uint64_t done, total;     /* of DECODING */
+    const hvdc_video *record; /* of FINISHED, SKIPPED and CUT, else NULL */
+    const char *text;         /* a sentence, or NULL */
+    double at_s;              /* since the start of the stream */
+    /* Of CUT: the videos before it that are not finished, in order. */
+    const hvdc_in_flight *in_flight;
     uint32_t in_flight_count;
-    const char *text; /* a sentence, or NULL */
-    double at_s;      /* since the start of the stream */
 } hvdc_progress;
 
 /* What a decoder calls after each piece of its work. */
@@ -179,23 +180,24 @@ enum hvdc_stop {
 
 typedef struct hvdc_stream_options {
     enum hvdc_mode mode;
-    uint32_t cut;               /* HVDC_MODE_HETERO, policy static: 0 … steps * layers */
-    hvdc_policy_options policy; /* HVDC_MODE_HETERO: who chooses each video's cut. Videos are asked for when the stream
-                                   * starts (HVDC_EVENT_STARTED): what deadlines from then count from */
-    double gpu_share;           /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
-    const char *npu_sums;       /* how `npu` adds, as it decides values: kept with results. NULL: "" */
-    uint32_t videos;            /* prompts of the stream */
-    uint32_t slots;             /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
-    uint32_t blocks_per_call;   /* of the engine; 0: 1. A call never crosses the end of a step */
-    bool stop_when_gpu_lost;    /* else the stream goes on with the NPU alone */
-    bool resume;                /* skip videos whose results are there and verified; else a result that is there is
+    uint32_t cut;                 /* HVDC_MODE_HETERO with policy static: 0 … steps * layers */
+    double gpu_share;             /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
+    const char *npu_sums;         /* how `npu` adds, as it decides values: kept with results. NULL: "" */
+    uint32_t videos;              /* prompts of the stream */
+    uint32_t slots;               /* videos in flight; 0: as many as the mode needs (npu and tensor 1, dp 3, else 2) */
+    uint32_t blocks_per_call;     /* of the engine; 0: 1. A call never crosses the end of a step */
+    bool stop_when_gpu_lost;      /* else the stream goes on with the NPU alone */
+    bool resume;                  /* skip videos whose results are there and verified; else a result that is there is
                                   an error */
-    double start_timeout_s;     /* until the worker is ready: opening a device, compiling kernels; 0: 600 */
-    double silence_timeout_s;   /* between two messages of the worker while it has work; 0: wait for ever */
+    double start_timeout_s;       /* until the worker is ready: opening a device, compiling kernels; 0: 600 */
+    double silence_timeout_s;     /* between two messages of the worker while it has work; 0: wait for ever */
     double npu_silence_timeout_s; /* of a call of the NPU's engine, of `host` or of `decode`; 0: wait for ever */
     uint64_t memory_limit_bytes;  /* slots beside the weights; 0: what the system says it has available */
     enum hvdc_stop on_stop;
-    int stop_fd;              /* of hvdc_stop_signals, or any that becomes readable; 0 or less: none */
+    int stop_fd; /* of hvdc_stop_signals, or any that becomes readable; 0 or less: none */
+    /* HVDC_MODE_HETERO: who chooses each video's cut. All videos are asked for at HVDC_EVENT_STARTED, from which deadlines
+     * of an arrival count. */
+    hvdc_policy_options policy;
     const char *directory;    /* results: see hvdc/result.h. NULL: none are kept */
     const char *trace;        /* path of a trace in Chrome's JSON format, or NULL */
     char *const *worker_argv; /* path and arguments, NULL-terminated; NULL in mode npu */

@@ -13,7 +13,7 @@ enum hvdc_policy {
     HVDC_POLICY_STATIC = 0, /* one cut for the stream; nothing below is for it */
     HVDC_POLICY_REPLAN,     /* the best cut for the rates as observed */
     HVDC_POLICY_ADAPTIVE,   /* that with which the GPU is done when the NPU is free */
-    HVDC_POLICY_DEADLINE /* as adaptive, with fewer blocks on the GPU, and begun later, where a video would be late */
+    HVDC_POLICY_DEADLINE    /* as adaptive, but fewer blocks, begun later, where a video would be late */
 };
 
 const char *hvdc_policy_name(enum hvdc_policy policy);                /* "static", "replan", "adaptive", "deadline" */
