@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,8 +22,8 @@ from hvdc.plan.costs import Costs, EngineCosts, uniform
 from hvdc.plan.cut import Rates
 from hvdc.plan.policies import WEIGHT, Adaptive, DeadlineAware, Replan, observed
 from hvdc.plan.results import summarise
-from hvdc.plan.stream import InFlight, simulate
-from hvdc.plan.variation import FLAT, Course, Drift
+from hvdc.plan.stream import Decision, InFlight, simulate
+from hvdc.plan.variation import Course, Drift
 from tests.device_runtime.streams import Shape, Streams, check, check_nothing_left, kept, words
 from tests.device_runtime.test_coordinator_faults import USAGE
 
@@ -138,6 +138,23 @@ def test_decisions_are_those_of_the_simulated_policy(
     assert all(v["npu_stage_s"] >= v["npu_s"] > 0 for v in videos if v["cut"] < SHAPE.executions)
 
 
+def drift_of(stream: Seen, given: dict[str, object]) -> Drift:
+    """What the stages of a stream took, as the simulator has it: factors of the rates that the policy began with."""
+    videos = stream.report["videos"]
+
+    def course(stage: str, rate: str, counts: list[int]) -> Course:
+        unit = float(str(given[rate]))
+        factors = [v[stage] / (unit * count) if count else 1.0 for v, count in zip(videos, counts, strict=True)]
+        return Course(tuple((float(i), factor) for i, factor in enumerate(factors)))
+
+    return Drift(
+        "observed", "this stream", "videos",
+        course("gpu_stage_s", "gpu_s", [v["cut"] for v in videos]),
+        course("npu_stage_s", "npu_s", [SHAPE.executions - v["cut"] for v in videos]),
+        course("decode_s", "decode_s", [1] * len(videos)),
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("name", ["replan", "adaptive"])
 def test_a_stream_is_what_the_simulator_makes_of_its_durations(
     programs: dict[str, Path], tmp_path: Path, name: str
@@ -147,24 +164,48 @@ def test_a_stream_is_what_the_simulator_makes_of_its_durations(
     given = by(name, slots=1, videos=12, gpu_slows="3:6", dir=tmp_path)
     stream = seen(programs["hvdc_stream_check"], given)
     videos = stream.report["videos"]
-
-    def course(stage: str, rate: str, counts: list[int]) -> Course:
-        unit = float(str(given[rate]))
-        factors = [v[stage] / (unit * count) if count else 1.0 for v, count in zip(videos, counts, strict=True)]
-        return Course(tuple((float(i), factor) for i, factor in enumerate(factors)))
-
-    drift = Drift(
-        "observed", "this stream", "videos",
-        course("gpu_stage_s", "gpu_s", [v["cut"] for v in videos]),
-        course("npu_stage_s", "npu_s", [SHAPE.executions - v["cut"] for v in videos]),
-        course("decode_s", "decode_s", [1] * len(videos)),
-    )  # fmt: skip
-    assert drift.npu != FLAT
-    run = simulate(costs(given), "hetero", (0.0,) * 12, policy=policy_of(given), slots=1, drift=drift)
+    run = simulate(costs(given), "hetero", (0.0,) * 12, policy=policy_of(given), slots=1, drift=drift_of(stream, given))
     assert [v.cut for v in run.videos] == [v["cut"] for v in videos]
     assert summarise(run).makespan_s <= stream.report["seconds"]
     if name == "replan":
         assert videos[-1]["cut"] < videos[0]["cut"], "away from the engine that got slow"
+
+
+class Again:
+    """A policy that chooses the cuts that a stream had."""
+
+    def __init__(self, cuts: list[int]) -> None:
+        self._cuts = iter(cuts)
+
+    def decide(self, now_s: float, arrival_s: float, in_flight: Sequence[InFlight]) -> Decision:
+        return Decision(next(self._cuts))
+
+    def gpu_done(self, blocks: int, seconds: float) -> None:
+        pass
+
+    def npu_done(self, blocks: int, seconds: float, decode_s: float) -> None:
+        pass
+
+
+def test_what_replanning_gains_is_what_the_simulator_says(
+    programs: dict[str, Path], tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    """Two videos at a time. By what was observed, the coordinator's cuts are worth what the simulated policy's are, and
+    more than the one that it began with: the GPU gets six times as slow."""
+    given = by("replan", videos=16, gpu_slows="3:6", dir=tmp_path)
+    stream = seen(programs["hvdc_stream_check"], given)
+    check_decisions(stream, given)
+    cuts, drift = [v["cut"] for v in stream.report["videos"]], drift_of(stream, given)
+
+    def makespan_s(**who: Any) -> float:
+        return summarise(simulate(costs(given), "hetero", (0.0,) * 16, drift=drift, **who)).makespan_s
+
+    again_s, fixed_s = makespan_s(policy=Again(cuts)), makespan_s(cut=cuts[0])
+    record_property("coordinator_over_simulated", stream.report["seconds"] / again_s)
+    record_property("replan_over_static", again_s / fixed_s)
+    assert again_s <= stream.report["seconds"], "stages as observed, and nothing between them"
+    assert again_s < 0.9 * fixed_s
+    assert makespan_s(policy=policy_of(given)) == pytest.approx(again_s, rel=0.25)
 
 
 @pytest.mark.parametrize("name", POLICIES)

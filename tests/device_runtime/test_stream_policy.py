@@ -1,5 +1,5 @@
-"""A policy in C decides what the same policy in Python decides, through whole simulated streams: every time, cut and rate
-is the same to the bit, and so is what `hvdc plan simulate` says of a stream under it."""
+"""A policy in C decides what the same policy in Python decides, through whole simulated streams: every cut, time and
+rate is the same to the bit, and so is what `hvdc plan simulate` says of a stream under it."""
 
 from __future__ import annotations
 
