@@ -17,6 +17,9 @@ from hvdc.pipeline.run_decoders import DECODERS, EMULATOR, ON_DEVICE
 from hvdc.pipeline.run_device import DeviceChoice
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place
+from hvdc.pipeline.run_policy import RUN_POLICIES, PolicyChoice
+from hvdc.plan.results import Since
+from hvdc.plan.scenarios import PolicyName
 
 
 def parse_cut(text: str) -> int | None:
@@ -63,6 +66,13 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
 @click.option("--npu-sums", type=click.Choice(NPU_SUMS), default="fast", show_default=True,
               help="Exact: the bits of the Python path, slower.")  # fmt: skip
 @click.option("--rates", type=click.Path(path_type=Path), help="Place cut or share by this table, and time nothing.")
+@click.option("--policy", type=click.Choice(RUN_POLICIES), default="static", show_default=True,
+              help="Who chooses the cut of each video: see hvdc plan simulate.")  # fmt: skip
+@click.option("--deadline-s", type=float, help="Of policy deadline, in seconds.")
+@click.option("--deadline-factor", type=float, help="Or as a multiple of the reference.  [default: 1.5]")
+@click.option("--reference-s", type=float, help="What it multiplies.  [default: NPU-only latency by --rates]")
+@click.option("--deadline-from", type=click.Choice(("start", "arrival")), default="start", show_default=True,
+              help="A deadline counts from a video's first block, or from the stream's start.")  # fmt: skip
 @click.option("--format", "suffix", type=click.Choice(CLIP_FORMATS), default="mp4", show_default=True,
               help="Of the clips.")  # fmt: skip
 @click.option("--fps", type=click.IntRange(1, 240), default=16, show_default=True, help="Frames a second.")
@@ -107,6 +117,11 @@ def command(
     gpu_share: str,
     npu_sums: str,
     rates: Path | None,
+    policy: PolicyName,
+    deadline_s: float | None,
+    deadline_factor: float | None,
+    reference_s: float | None,
+    deadline_from: Since,
     suffix: str,
     fps: int,
     decode_with: str,
@@ -144,6 +159,7 @@ def command(
       hvdc run dcm.hvdc --prompts p.safetensors --prompts-limit 2 -o clips
       hvdc run --device auto dcm.hvdc --prompts p.safetensors -o clips
       hvdc run dcm.hvdc --prompts p.safetensors --cut 51 --seeds 0:4 --trace trace.json -o clips
+      hvdc run dcm.hvdc --prompts p.safetensors --policy replan --rates my-phone.toml -o clips
     """
     if device is None:
         refuse_without_effect(
@@ -160,7 +176,12 @@ def command(
     if mode not in ("hetero", "hetero-tensor"):
         refuse_without_effect(given("rates"), f"mode {mode} has no cut", "--mode hetero")
     if mode != "hetero":
-        refuse_without_effect(given("cut"), f"mode {mode} has no cut", "--mode hetero")
+        refuse_without_effect(given("cut", "policy"), f"mode {mode} has no cut", "--mode hetero")
+    if policy != "static":
+        refuse_without_effect(given("cut"), f"policy {policy} chooses the cut of each video", "--policy static")
+    if policy != "deadline":
+        of_deadline = given("deadline_s", "deadline_factor", "reference_s", "deadline_from")
+        refuse_without_effect(of_deadline, f"policy {policy} knows no deadline", "--policy deadline")
     if mode != "hetero-tensor":
         refuse_without_effect(given("gpu_share"), f"mode {mode} shares no linears", "--mode hetero-tensor")
     if gpu_share != "auto":
@@ -184,6 +205,7 @@ def command(
         gpu_share=parse_share(gpu_share),
         npu_sums=npu_sums,
         rates=rates,
+        policy=PolicyChoice(policy, deadline_factor, deadline_s, reference_s, deadline_from),
         threads=threads,
         opencl_device=opencl_device,
         gpu_import=gpu_import,
@@ -224,6 +246,10 @@ def _print(ran: Ran) -> None:
     if report["mode"] == "hetero-tensor":
         share, source = report["gpu_share"], CUT_SOURCES[report["cut_source"]]
         console.print(f"share     {share:.4g} of all columns on the GPU, {source}")
+    elif report.get("policy", "static") != "static":
+        cuts = [held["cut"] for held in report["videos"]]
+        chosen = f"of {executions} blocks, chosen for each video by policy {report['policy']}"
+        console.print(f"cut       {min(cuts)} to {max(cuts)} {chosen}")
     elif report["cut_source"] != "none":
         console.print(f"cut       {report['cut']} of {executions} blocks, {CUT_SOURCES[report['cut_source']]}")
     if report["period_s"]:

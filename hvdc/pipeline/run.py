@@ -21,6 +21,7 @@ from hvdc.pipeline.run_decoders import DECODERS, ON_DEVICE, AfterStream, InStrea
 from hvdc.pipeline.run_device import DeviceChoice, DeviceMachine, Machine, RunnerPaths
 from hvdc.pipeline.run_history import finished_run, merged
 from hvdc.pipeline.run_place import Identity, Place, Run, opened_place
+from hvdc.pipeline.run_policy import PolicyChoice, RunPolicy, policy_of
 from hvdc.pipeline.run_process import Watched, run_runner
 from hvdc.pipeline.run_results import read_results
 from hvdc.pipeline.run_trace import check_trace
@@ -58,6 +59,7 @@ class RunRequest:
     gpu_share: float | None = None
     npu_sums: str = "fast"
     rates: Path | None = None
+    policy: PolicyChoice = field(default_factory=PolicyChoice)
     threads: int | None = None
     opencl_device: str | None = None
     gpu_import: str = "any"
@@ -134,17 +136,18 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             artifact.index.header["index_sha256"].tobytes().hex(), prompts.sha256, videos, request.mode, request.cut,
             request.gpu_share, request.npu_sums,
             None if rates is None else (rates.gpu_block_s, rates.npu_block_s, rates.decode_s),
-            None if device is None else device.model,
+            None if device is None else device.model, policy_of(request.policy, table),
         )  # fmt: skip
         machine = _machine(request, device, identity, progress, say)
         place, state = stack.enter_context(
             opened_place(request.output, identity, resume=request.resume, force=request.force)
         )
         try:
-            if table is not None and not table.is_uniform and request.mode == "hetero" and state.cut is None:
+            one_cut = request.mode == "hetero" and identity.policy is None
+            if table is not None and not table.is_uniform and one_cut and state.cut is None:
                 # The runtime knows equal blocks only.
                 state.note(cut=Trajectory(table.costs()).best().cut, gpu_share=None, cut_source="rates")
-            return _run(request, artifact, prompts, videos, rates, machine, place, state, decoder, progress, say)
+            return _run(request, artifact, prompts, identity, rates, machine, place, state, decoder, progress, say)
         except HvdcError as error:
             if not state.has_begun and AND_RESUME in error.fix:  # nothing of this run is kept
                 error.fix = error.fix.partition(AND_RESUME)[0] + " again"
@@ -201,10 +204,11 @@ def _decoder(
 
 
 def _run(
-    request: RunRequest, artifact: Artifact, prompts: Prompts, videos: tuple[StreamVideo, ...], rates: Rates | None,
+    request: RunRequest, artifact: Artifact, prompts: Prompts, identity: Identity, rates: Rates | None,
     machine: Machine, place: Place, state: Run, decoder: RunDecoder | None, progress: Progress,
     say: Callable[[str], None],
 ) -> Ran:  # fmt: skip
+    videos, policy = identity.videos, identity.policy
     manifest, executions = artifact.manifest, len(artifact.manifest.steps) * artifact.manifest.geometry.layers
     texts = tuple(prompts.texts[video.prompt] for video in videos)
     finished = finished_run(state, place, artifact, prompts, videos, decoder) if request.trace is None else None
@@ -214,12 +218,13 @@ def _run(
         watched = Watched(
             len(videos), executions, progress, say,
             lambda cut, share, source: (
-                None if state.cut is not None else state.note(cut=cut, gpu_share=share, cut_source=source)
+                None if state.cut is not None or policy is not None  # which has none for all
+                else state.note(cut=cut, gpu_share=share, cut_source=source)
             ),
             state.begin, lambda record: state.note_videos([record]),
         )  # fmt: skip
         paths = machine.paths(place, request.trace, decoder.libraries if decoder is not None else None)
-        report = machine.run(_arguments(request, paths, state, rates), watched, progress)
+        report = machine.run(_arguments(request, paths, state, rates, policy), watched, progress)
         # Most were heard as they finished; what this process did not read for too long, the runtime has not kept.
         state.note_videos(record for record in report["videos"] if record["finished_s"] and not record["skipped"])
         report = merged(report, state)
@@ -259,11 +264,14 @@ def _machine(
     return device
 
 
-def _arguments(request: RunRequest, paths: RunnerPaths, state: Run, rates: Rates | None) -> list[object]:
+def _arguments(
+    request: RunRequest, paths: RunnerPaths, state: Run, rates: Rates | None, policy: RunPolicy | None
+) -> list[object]:
     out: list[object] = [paths.artifact, paths.stream, "-o", paths.results]
     out += ["--mode", request.mode, "--npu-sums", request.npu_sums]
     out += ["--resume"]  # the folder is this run's own: what is there was made by it
     if request.mode == "hetero":
+        out += [] if policy is None else policy.arguments
         if state.cut is not None:
             out += ["--cut", state.cut]
         elif request.cut is not None:

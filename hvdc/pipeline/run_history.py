@@ -42,6 +42,7 @@ def finished_run(
         return None
     if not all(state.video(video) for video in range(len(videos))):
         return None
+    policy = report.get("policy", "static")
     alone = report.get("mode") in ("gpu", "dp")  # whose results say that the GPU may take every block
     latents: list[Float32Array] = []
     for video, planned in enumerate(videos):
@@ -50,7 +51,8 @@ def finished_run(
         key = {
             "video": str(video),
             "mode": str(report.get("mode")),
-            "cut": str(report.get("executions" if alone else "cut")),
+            "cut": str(_cut(report, state.video(video), alone=alone)),
+            "policy": None if policy == "static" else str(policy),
             "gpu_share": report.get("gpu_share"),
             "npu_sums": str(report.get("npu_sums")),
             "input": input_sha256(artifact, prompts, planned),
@@ -63,6 +65,13 @@ def finished_run(
         latents.append(latent)
     were_there = [state.video(video) | {"skipped": True, "kept": False} for video in range(len(videos))]
     return report | {"finished": 0, "skipped": len(videos), "stopped": False, "videos": were_there}, np.stack(latents)
+
+
+def _cut(report: dict[str, Any], record: dict[str, Any], *, alone: bool) -> Any:
+    """As the result has it: under a policy each video has its own."""
+    if report.get("policy", "static") != "static":
+        return record.get("cut")
+    return report.get("executions" if alone else "cut")
 
 
 def _number(record: Any) -> Any:

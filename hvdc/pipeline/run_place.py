@@ -30,6 +30,7 @@ from hvdc.pipeline.run_entries import (
     read_run,
     strange_entries,
 )
+from hvdc.pipeline.run_policy import RunPolicy
 from hvdc.pipeline.stream_file import StreamVideo
 from hvdc.pipeline.workspace import TEMPORARY, explaining, lock_directory, write_durably
 
@@ -39,7 +40,7 @@ FORMAT = 1
 @dataclass(frozen=True)
 class Identity:
     """What decides every value of a run. ``cut`` and ``gpu_share``: as asked for; None is auto. ``rates``: seconds, of
-    a table. ``device``: the kind of device that runs it, None for this machine."""
+    a table. ``device``: the kind of device that runs it, None for this machine. ``policy``: None is one cut for all."""
 
     artifact: str
     prompts: str
@@ -50,11 +51,13 @@ class Identity:
     npu_sums: str
     rates: tuple[float, float, float] | None
     device: str | None = None
+    policy: RunPolicy | None = None
 
     def as_json(self) -> dict[str, Any]:
         held: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # tuples become lists, as they are read back
-        if self.device is None:  # runs of this machine that were begun before there were others go on
-            del held["device"]
+        for name in ("device", "policy"):  # runs that were begun before there were others go on
+            if held[name] is None:
+                del held[name]
         return held | {"format": FORMAT}
 
 
@@ -239,8 +242,8 @@ def _begun(place: Place, identity: Identity, *, resume: bool, force: bool) -> Ru
             raise
     if held.get("run") != identity.as_json():
         raise UsageError(
-            "the run that is there is of something else: another artifact, prompts, seeds, mode, cut, share, sums, "
-            "rates or device",
+            "the run that is there is of something else: another artifact, prompts, seeds, mode, cut, policy, share, "
+            "sums, rates or device",
             where=str(path), fix="give what it was started with, --force to start over, or choose another -o",
         )  # fmt: skip
     return Run(path, identity, held)

@@ -72,7 +72,7 @@ class Watched:
         elif kind == "gpu":
             self.device = text.removeprefix("GPU: ")
             self._say(f"GPU: {self.device}")
-        elif kind in ("note", "gpu-lost"):
+        elif kind in ("note", "gpu-lost", "cut-chosen"):
             self._say(text)
         elif kind in ("blocks", "handoff", "finished", "skipped"):
             record: dict[str, Any] = event["record"] if isinstance(event.get("record"), dict) else {}

@@ -1,6 +1,7 @@
 """Where to cut each video of a stream, from rates that the stream itself has shown.
 
-``device_runtime/core/src/policy.c`` is the arithmetic of `observed`, `meeting_cut` and `cut_in_time`, bit for bit.
+``device_runtime/core/src/policy.c`` is the arithmetic of `observed`, `meeting_cut` and `cut_in_time`, and
+``stream_policy.c`` beside it are the classes but `OnDemand`, bit for bit.
 
 The paper fixes one cut at the start ("a runner could recompute it between videos from the rates it has just observed",
 section 8). These do that, for a GPU and an NPU whose rates drift, for a queue of videos, and for deadlines:

@@ -160,15 +160,18 @@ def reference_latency_s(costs: Costs) -> float:
     return math.fsum(costs.npu.when_alone("npu")) + decode_s
 
 
-def reference_of(costs: Costs, given_s: float | None) -> float:
-    """The reference that was given, or `reference_latency_s`."""
+def reference_of(costs: Costs | None, given_s: float | None) -> float:
+    """The reference that was given, or `reference_latency_s`. Raises UsageError where there is neither."""
     if given_s is None:
+        if costs is None:
+            raise UsageError("no rates are given, from which a reference of deadlines would follow",
+                             fix="add --reference-s, or --rates")  # fmt: skip
         return reference_latency_s(costs)
     return _positive("a reference", given_s)
 
 
 def deadline_of(
-    costs: Costs, factor: float | None, seconds: float | None, reference_s: float | None
+    costs: Costs | None, factor: float | None, seconds: float | None, reference_s: float | None
 ) -> tuple[float | None, str]:
     """Seconds: given as they are, or a multiple of the reference (1.5, if nothing is given). None, and why, if nothing
     is given and the reference is not known."""

@@ -17,6 +17,7 @@ from tests.device_runtime.streams import Shape, Streams, check, shared_columns
 
 STREAMS = 240
 SHARED = 60
+CUT_ANEW = 100
 WORKERS = 2
 FAULTS = ("die", "die_in_advance", "scribble", "exit", "hang", "gpu_fails")
 Draw = Callable[[int], tuple[Shape, dict[str, Any]]]
@@ -67,6 +68,22 @@ def draw_shared(seed: int) -> tuple[Shape, dict[str, Any]]:
     return replace(shape, width=r.choice([9, 40, 64, 100])), more
 
 
+def draw_policy(seed: int) -> tuple[Shape, dict[str, Any]]:
+    """One whose videos are cut by a policy, which begins with rates that may be far from those of its engines; these
+    differ from video to video."""
+    shape, more = draw(seed)
+    r = random.Random(-seed)
+    more |= {
+        "mode": "hetero", "slots": r.choice([0, 1, 3, 4, 8]), "policy": r.choice(["replan", "adaptive", "deadline"]),
+        "gpu_s": 10 ** r.uniform(-5, -2.5), "npu_s": 10 ** r.uniform(-5, -2.5),
+        "decode_s": r.choice([0, 10 ** r.uniform(-5, -2.5)]), "handoff_s": r.choice([0, 0.0005]),
+        "deadline_s": 10 ** r.uniform(-3, -1), "from_start": r.randint(0, 1), "wild": r.choice([0, seed]),
+    }  # fmt: skip
+    if more.get("proxy", "").split(":")[1:2] == ["owner"]:
+        more["proxy"] = f"{r.choice(DAMAGE)}:owner:{1 + (more['slots'] or 2) + r.randint(0, 8)}"
+    return shape, more
+
+
 def run(streams: Streams, seed: int, directory: Path, drawn: Draw = draw) -> dict[str, Any]:
     shape, more = drawn(seed)
     directory.mkdir()
@@ -75,6 +92,13 @@ def run(streams: Streams, seed: int, directory: Path, drawn: Draw = draw) -> dic
     assert report["finished"] == more["videos"], (seed, report)
     if more["mode"] != "dp":
         assert report["order"] == list(range(more["videos"])), (seed, report)
+    columns = shared_columns(shape, more["share"]) if "share" in more else None
+    check(report, shape, directory, more["seed"], columns)
+    if "policy" in more:
+        for video in report["videos"]:
+            part = video["gpu_blocks"]
+            assert part == video["cut"] or (report["gpu_lost"] and part % shape.layers == 0), (seed, report)
+        return report
     parts = [v["gpu_blocks"] for v in report["videos"]]
     whole = {"npu": 0, "hetero": more["cut"]}.get(more["mode"], shape.executions)
     allowed = {0, whole} if more["mode"] == "dp" else {whole}
@@ -83,8 +107,6 @@ def run(streams: Streams, seed: int, directory: Path, drawn: Draw = draw) -> dic
     for video in report["videos"]:
         assert video["gpu_blocks"] in allowed or report["gpu_lost"], (seed, report)
         assert video["gpu_blocks"] in allowed or video["gpu_blocks"] % shape.layers == 0, (seed, report)
-    columns = shared_columns(shape, more["share"]) if "share" in more else None
-    check(report, shape, directory, more["seed"], columns)
     return report
 
 
@@ -120,3 +142,14 @@ def test_nothing_is_lost_where_linears_are_shared(programs: dict[str, Path], tmp
     assert SHARED // 5 < len(lost) < SHARED - SHARED // 5
     recovered = [video for report in lost for video in report["videos"] if video["recovered"]]
     assert any(video["gpu_blocks"] for video in recovered)
+
+
+def test_nothing_is_lost_where_a_policy_cuts(programs: dict[str, Path], tmp_path: Path) -> None:
+    with Streams(programs["hvdc_stream_check"]) as streams:
+        reports = [run(streams, seed, tmp_path / str(seed), draw_policy) for seed in range(2000, 2000 + CUT_ANEW)]
+    lost = [report for report in reports if report["gpu_lost"]]
+    assert CUT_ANEW // 5 < len(lost) < CUT_ANEW - CUT_ANEW // 5
+    assert any(video["recovered"] and video["gpu_blocks"] for report in lost for video in report["videos"])
+    cuts = [{video["cut"] for video in report["videos"]} for report in reports]
+    assert sum(len(of) > 2 for of in cuts) > CUT_ANEW // 5
+    assert sum(len(of) > 1 and 0 in of for of in cuts) > CUT_ANEW // 20, "some have nothing for the GPU"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.device_runtime.builds import built
 from tests.device_runtime.streams import Shape, Streams, check, words
-from tests.device_runtime.test_coordinator_random import draw_shared, run
+from tests.device_runtime.test_coordinator_random import draw_policy, draw_shared, run
 
 TOOL = "hvdc_stream_check"
 
@@ -40,3 +40,5 @@ def test_no_race_whatever_happens(streams: Streams, tmp_path: Path) -> None:
         run(streams, seed, tmp_path / str(seed))
     for seed in range(10_100, 10_112):
         run(streams, seed, tmp_path / str(seed), draw_shared)
+    for seed in range(10_200, 10_220):
+        run(streams, seed, tmp_path / str(seed), draw_policy)

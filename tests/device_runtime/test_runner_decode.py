@@ -28,6 +28,8 @@ from tests.device_runtime.qnn_stand_in import add_binaries, decoded
 from tests.device_runtime.runs import Done, Runner, children_of, outcome, stream_of, wait_for, why_no_gpu
 
 VIDEOS = (StreamVideo(0, 1), StreamVideo(1, 2), StreamVideo(1, 3))
+RATES = ("--gpu-block-s", 0.0001, "--npu-block-s", 0.0001)
+"""Far less than a block takes here, so that a policy changes its mind."""
 PIECES = 8
 """Two latent frames of two by two tiles."""
 CUT = 5
@@ -374,8 +376,11 @@ def test_a_signal_while_it_decodes(on_stop: str, runner: Runner, decoding: tuple
 
 
 @pytest.mark.parametrize(
-    ("mode", "more"), [("npu", ()), pytest.param("hetero", ("--cut", CUT), marks=needs_gpu)], ids=["npu", "hetero"]
-)
+    ("mode", "more"),
+    [("npu", ()), pytest.param("hetero", ("--cut", CUT), marks=needs_gpu),
+     pytest.param("hetero", ("--policy", "adaptive", *RATES), marks=needs_gpu)],
+    ids=["npu", "hetero", "adaptive"],
+)  # fmt: skip
 def test_killed_at_random_moments(
     mode: str, more: tuple[object, ...], runner: Runner, decoding: tuple[object, ...], tmp_path: Path
 ) -> None:

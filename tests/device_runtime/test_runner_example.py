@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -145,7 +146,8 @@ def test_videos(example: Example, mode: str, tmp_path: Path) -> None:
 
 @WITH_GPU
 def test_every_cut(optimised: dict[str, Path], tmp_path: Path) -> None:
-    """One small video; what the GPU computes before a cut is the beginning of what it computes before the next."""
+    """One small video; what the GPU computes before a cut is the beginning of what it computes before the next. And a
+    stream whose cuts a policy chooses."""
     latent, video = (2, 8, 8), VIDEOS[1]
     artifact = compiled(tmp_path, ("--frames", 5, "--height", 64, "--width", 64))
     stream = stream_of(tmp_path / "stream", artifact, PROMPTS, (video,))
@@ -175,6 +177,15 @@ def test_every_cut(optimised: dict[str, Path], tmp_path: Path) -> None:
             shares.append(distance(found, due) / distance(due, exact))
     print(f"every cut: {max(shares):.2g} of the path's own error")
     assert max(shares) < NEAR, shares
+    several = Runner(
+        runner.program, artifact, stream_of(tmp_path / "several", artifact, PROMPTS, (video,) * 8), runner.kernels
+    )
+    rates = ("--gpu-block-s", 0.0001, "--npu-block-s", 0.0001)  # far too small: what is observed decides
+    done = several.finished(tmp_path / "policy", "hetero", "--policy", "adaptive", *rates, "--npu-sums", "exact")
+    cuts = [held["cut"] for held in done.report["videos"]]
+    assert len(set(cuts)) > 1
+    for i, cut in enumerate(cuts):
+        assert np.array_equal(tokens(tmp_path / "policy", i), tokens(tmp_path / f"out-{cut}", 0)), (i, cut)
 
 
 @pytest.mark.parametrize("mode", ["npu", "hetero"])

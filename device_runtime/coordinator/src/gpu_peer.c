@@ -60,7 +60,7 @@ static bool is_due(const hvdc_gpu_peer *peer, const hvdc_assignment *done) {
 
 static enum hvdc_gpu_news_kind understand(hvdc_gpu_peer *peer, const hvdc_message *message, hvdc_gpu_news *news,
                                           hvdc_failure *failure) {
-    hvdc_ready ready;
+    hvdc_worker_ready ready;
     if (message->kind == HVDC_SAY_READY && message->bytes == sizeof ready) {
         memcpy(&ready, message->payload, sizeof ready);
         peer->engine_bytes = ready.engine_bytes;

@@ -93,7 +93,7 @@ static bool waited(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
                               .video = job->video,
                               .position = job->from,
                               .start_ns = job->ready_ns,
-                              .end_ns = hvdc_clock_ns()};
+                              .end_ns = job->begun_ns};
     return job->ready_ns == 0 || post_span(lane, &span, failure);
 }
 
@@ -125,12 +125,15 @@ static bool decode(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *f
     return post_span(lane, &span, failure);
 }
 
-static enum hvdc_executed perform(hvdc_npu_lane *lane, const hvdc_npu_job *job, hvdc_failure *failure) {
+static enum hvdc_executed perform(hvdc_npu_lane *lane, hvdc_npu_job *job, hvdc_failure *failure) {
     lane->sharing->video = job->video;
-    if (!waited(lane, job, failure)) return HVDC_NOT_EXECUTED;
+    job->begun_ns = hvdc_clock_ns();
+    const hvdc_npu_news begun = {.kind = HVDC_NPU_BEGUN, .job = *job};
+    if (!post(lane, &begun, failure) || !waited(lane, job, failure)) return HVDC_NOT_EXECUTED;
     enum hvdc_executed done = hvdc_execute(&lane->executor, &lane->slots[job->slot], job->video, job->from,
                                            hvdc_executions(&lane->stream->trajectory), failure);
     if (done != HVDC_EXECUTED) return done;
+    job->computed_ns = hvdc_clock_ns();
     if (is_cancelled(lane)) return HVDC_CANCELLED;
     const hvdc_npu_news latent = {.kind = HVDC_NPU_LATENT, .job = *job};
     if (!job->kept && !post(lane, &latent, failure)) return HVDC_NOT_EXECUTED;
@@ -162,8 +165,9 @@ static void *work(void *context) {
     hvdc_npu_job job;
     (void)prctl(PR_SET_NAME, "hvdc-npu"); /* as others see it */
     while (next(lane, &job)) {
-        hvdc_npu_news news = {.kind = HVDC_NPU_DONE, .job = job};
+        hvdc_npu_news news = {.kind = HVDC_NPU_DONE};
         enum hvdc_executed done = perform(lane, &job, &news.failure);
+        news.job = job;
         stay_if_given_up(lane);
         if (done == HVDC_CANCELLED) break;
         if (done == HVDC_NOT_EXECUTED) news.kind = HVDC_NPU_FAILED;

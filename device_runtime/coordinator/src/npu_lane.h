@@ -13,9 +13,12 @@ typedef struct hvdc_npu_job {
     uint64_t ready_ns;          /* when it could be resumed; 0: it was not handed over */
     bool shared;                /* the worker computes slices of its linears */
     bool kept;                  /* its result was there already: there is no news of its latent */
+    /* In news: when it was begun, and when its last block was done. */
+    uint64_t begun_ns, computed_ns;
 } hvdc_npu_job;
 
 enum hvdc_npu_news_kind {
+    HVDC_NPU_BEGUN, /* `job`; nothing else of it came before */
     HVDC_NPU_SPAN,
     HVDC_NPU_LATENT,   /* the slot of `job` has the final latent, which only the decoder reads from now on */
     HVDC_NPU_DECODING, /* `done` of `total` pieces of `job` are decoded */

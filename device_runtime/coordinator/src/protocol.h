@@ -49,10 +49,10 @@ typedef struct hvdc_slot_offer {
     uint32_t slot;
 } hvdc_slot_offer;
 
-typedef struct hvdc_ready {
+typedef struct hvdc_worker_ready {
     uint64_t engine_bytes;
     hvdc_weights_use weights;
-} hvdc_ready;
+} hvdc_worker_ready;
 
 /* Blocks [from, to) of a video in a slot. */
 typedef struct hvdc_assignment {

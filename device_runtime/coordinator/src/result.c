@@ -30,13 +30,14 @@ static size_t header(const hvdc_result_key *key, const hvdc_video *video, const 
     hvdc_hex_of(key->artifact, artifact);
     hvdc_hex_of(key->input, input);
     hvdc_hex_of(digest, sha);
+    const bool chosen = key->policy[0] != 0;
     int said = snprintf(
         json, sizeof json,
         "{\"__metadata__\":{\"format\":\"hvdc-result-1\",\"gpu_blocks\":\"%" PRIu32
         "\",\"recovered\":\"%d\",\"video\":\"%" PRIu32 "\",\"mode\":\"%s\",\"cut\":\"%" PRIu32
-        "\",\"gpu_share\":\"%.17g\",\"npu_sums\":\"%s\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
-        video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut, key->gpu_share,
-        key->npu_sums, artifact, input, sha);
+        "%s%s\",\"gpu_share\":\"%.17g\",\"npu_sums\":\"%s\",\"artifact\":\"%s\",\"input\":\"%s\",\"sha256\":\"%s\"",
+        video->gpu_blocks, video->recovered ? 1 : 0, key->video, hvdc_mode_name(key->mode), key->cut,
+        chosen ? "\",\"policy\":\"" : "", key->policy, key->gpu_share, key->npu_sums, artifact, input, sha);
     size_t sealed = hvdc_seal(json, (size_t)said, sizeof json);
     int rest = snprintf(json + sealed, sizeof json - sealed,
                         "},\"tokens\":{\"dtype\":\"F32\",\"shape\":[%" PRIu32 ",%" PRIu32
@@ -107,13 +108,17 @@ static enum hvdc_result_state judge(const uint8_t *data, size_t bytes, const hvd
     memcpy(json, data + 8, (size_t)length);
     hvdc_sha256_of(tensor, tensor_bytes, digest);
     if (!hvdc_is_sealed(json, digest)) return HVDC_RESULT_DAMAGED;
-    uint32_t gpu_blocks, recovered;
-    if (!number_of(json, "gpu_blocks", &gpu_blocks) || !number_of(json, "recovered", &recovered))
+    uint32_t gpu_blocks, recovered, cut;
+    if (!number_of(json, "gpu_blocks", &gpu_blocks) || !number_of(json, "recovered", &recovered) ||
+        !number_of(json, "cut", &cut))
         return HVDC_RESULT_OTHER;
+    hvdc_result_key its = *key;
+    if (key->policy[0] != 0) its.cut = cut;
     hvdc_video said = {.video = key->video, .gpu_blocks = gpu_blocks, .recovered = recovered != 0};
-    size_t head_bytes = header(key, &said, digest, expected);
+    size_t head_bytes = header(&its, &said, digest, expected);
     if (bytes != head_bytes + (size_t)payload_bytes(key) || memcmp(data, expected, head_bytes) != 0)
         return HVDC_RESULT_OTHER;
+    video->cut = its.cut;
     video->gpu_blocks = said.gpu_blocks;
     video->recovered = said.recovered;
     if (latent != NULL) memcpy(latent, tensor, tensor_bytes);

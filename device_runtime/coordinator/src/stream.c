@@ -78,6 +78,14 @@ void hvdc_running_span(hvdc_running *r, const hvdc_span_of_time *span) {
         hvdc_running_tell(r, HVDC_EVENT_BLOCKS, span->video, span->position + span->count, NULL, NULL);
 }
 
+/* Of the first of the worker's todo: gpu_peer.c has compared. */
+static void gpu_span(hvdc_running *r, const hvdc_span_of_time *span) {
+    hvdc_on_way *way = &r->on_way[r->peer.todo[0].slot];
+    if (way->gpu_start_ns == 0) way->gpu_start_ns = span->start_ns;
+    way->gpu_end_ns = span->end_ns;
+    hvdc_running_span(r, span);
+}
+
 static bool hear_gpu(hvdc_running *r) {
     for (;;) {
         hvdc_gpu_news news;
@@ -85,7 +93,7 @@ static bool hear_gpu(hvdc_running *r) {
         switch (hvdc_gpu_peer_news(&r->peer, &news, &why)) {
             case HVDC_GPU_SILENT: return true;
             case HVDC_GPU_READY: r->ready = true; break;
-            case HVDC_GPU_SPAN: hvdc_running_span(r, &news.span); break;
+            case HVDC_GPU_SPAN: gpu_span(r, &news.span); break;
             case HVDC_GPU_HANDOFF:
                 if (!hvdc_running_handed_over(r, &news.handoff)) return false;
                 if (!r->gpu) return true;
@@ -111,6 +119,7 @@ static void decoding(hvdc_running *r, const hvdc_npu_news *news) {
 static bool hear_npu(hvdc_running *r) {
     hvdc_npu_news news;
     while (hvdc_npu_lane_news(r->lane, &news)) {
+        if (news.kind == HVDC_NPU_BEGUN) hvdc_running_begun(r, &news.job);
         if (news.kind == HVDC_NPU_SPAN) hvdc_running_span(r, &news.span);
         if (news.kind == HVDC_NPU_LATENT && !hvdc_running_computed(r, &news.job)) return false;
         if (news.kind == HVDC_NPU_DECODING) decoding(r, &news);
@@ -165,7 +174,8 @@ static bool turn(hvdc_running *r, double timeout_s) {
                            {.fd = hvdc_npu_lane_fd(r->lane), .events = POLLIN},
                            {.fd = r->stop_fd, .events = POLLIN}};
     const double npu_s = r->stream->options.npu_silence_timeout_s;
-    int ready = poll(on, 3, milliseconds(fmin(patience_s(r, timeout_s), hvdc_npu_lane_patience_s(r->lane, npu_s))));
+    const double patient_s = fmin(patience_s(r, timeout_s), hvdc_npu_lane_patience_s(r->lane, npu_s));
+    int ready = poll(on, 3, milliseconds(fmin(patient_s, hvdc_running_hold_s(r))));
     if (ready < 0 && errno != EINTR)
         return hvdc_fail(r->failure, HVDC_FAILURE_PEER, "waiting for the engines failed: %s", strerror(errno));
     if (ready < 0) return true;
@@ -188,6 +198,7 @@ static bool run(hvdc_running *r) {
     }
     r->report->gpu_engine_bytes = r->peer.engine_bytes;
     r->report->gpu_weights = r->peer.weights;
+    r->started_ns = hvdc_clock_ns();
     hvdc_running_tell(r, HVDC_EVENT_STARTED, 0, 0, NULL, NULL);
     while (!r->abandoned && hvdc_running_is_busy(r))
         if (!hvdc_running_fill(r) || (hvdc_running_is_busy(r) && !turn(r, o->silence_timeout_s))) return false;

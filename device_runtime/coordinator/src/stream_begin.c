@@ -30,7 +30,9 @@ static bool shares_linears(const hvdc_stream *stream) {
     return stream->options.mode == HVDC_MODE_TENSOR && stream->options.gpu_share > 0;
 }
 
-bool hvdc_needs_worker(const hvdc_stream *stream) { return hvdc_gpu_part(stream) > 0 || shares_linears(stream); }
+bool hvdc_needs_worker(const hvdc_stream *stream) {
+    return hvdc_has_policy(stream) || hvdc_gpu_part(stream) > 0 || shares_linears(stream);
+}
 
 static bool check_artifact(const hvdc_stream *stream, hvdc_failure *failure) {
     if (stream->weights == NULL) return true;
@@ -49,7 +51,11 @@ static bool check_options(const hvdc_stream *stream, hvdc_failure *failure) {
     const hvdc_stream_options *o = &stream->options;
     uint32_t executions = hvdc_executions(&stream->trajectory);
     if (o->mode > HVDC_MODE_TENSOR) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "there is no mode %d", (int)o->mode);
-    if (o->mode == HVDC_MODE_HETERO && o->cut > executions)
+    if (o->policy.policy != HVDC_POLICY_STATIC && o->mode != HVDC_MODE_HETERO)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "policy %s chooses the cut of each video, and in mode %s none is cut: take mode hetero",
+                         hvdc_policy_name(o->policy.policy), hvdc_mode_name(o->mode));
+    if (o->mode == HVDC_MODE_HETERO && o->policy.policy == HVDC_POLICY_STATIC && o->cut > executions)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "a cut at %" PRIu32 " is outside the trajectory: it has %" PRIu32
                          " block executions, so that "
@@ -187,6 +193,8 @@ bool hvdc_running_begin(hvdc_running *r) {
     r->stop_fd = stream->options.stop_fd > 0 ? stream->options.stop_fd : -1;
     r->origin_ns = hvdc_clock_ns();
     if (!hvdc_trajectory_check(&stream->trajectory, r->failure) || !check_options(stream, r->failure) ||
+        !hvdc_stream_policy_begin(&stream->options.policy, hvdc_executions(&stream->trajectory), &r->policy,
+                                  r->failure) ||
         !check_artifact(stream, r->failure) || !check_directory(stream, r->failure))
         return false;
     return make_slots(r) && make_exchange(r) &&

@@ -1,5 +1,6 @@
 /* What a stream does: which video is where, and who goes on with it. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -13,7 +14,8 @@ static hvdc_result_key key_of(const hvdc_running *r, uint32_t slot) {
                            .tokens = stream->trajectory.tokens,
                            .latent_values = stream->trajectory.latent_values,
                            .mode = stream->options.mode,
-                           .cut = hvdc_gpu_part(stream),
+                           .cut = r->videos[slot].cut,
+                           .policy = hvdc_has_policy(stream) ? hvdc_policy_name(stream->options.policy.policy) : "",
                            .gpu_share = stream->options.mode == HVDC_MODE_TENSOR ? stream->options.gpu_share : 0.0,
                            .npu_sums = stream->options.npu_sums == NULL ? "" : stream->options.npu_sums};
     if (stream->weights != NULL)
@@ -28,7 +30,10 @@ static bool load(hvdc_running *r, uint32_t slot, uint32_t video) {
     hvdc_slot *to = &r->slots[slot];
     hvdc_span_of_time span = {
         .lane = HVDC_LANE_CPU, .activity = HVDC_DOES_LOAD, .video = video, .start_ns = hvdc_clock_ns()};
-    r->videos[slot] = (hvdc_video){.video = video, .started_s = hvdc_running_s(r, span.start_ns)};
+    r->videos[slot] = (hvdc_video){.video = video,
+                                   .cut = hvdc_has_policy(r->stream) ? 0 : hvdc_gpu_part(r->stream),
+                                   .started_s = hvdc_running_s(r, span.start_ns)};
+    r->on_way[slot] = (hvdc_on_way){.handed = false};
     if (!io->load(io->context, video, to->latent[0], to->embeds, r->failure)) return false;
     hvdc_sha256 sha;
     hvdc_sha256_init(&sha);
@@ -75,15 +80,48 @@ static enum found finished_before(hvdc_running *r, uint32_t slot) {
     return DONE_BEFORE;
 }
 
-static void to_npu(hvdc_running *r, uint32_t slot, uint32_t from, uint64_t ready_ns) {
+static void for_npu(hvdc_running *r, uint32_t slot, uint32_t from, uint64_t ready_ns) {
+    r->use[slot] = HVDC_SLOT_FOR_NPU;
+    r->on_way[slot].from = from;
+    r->on_way[slot].ready_ns = ready_ns;
+}
+
+static void submit(hvdc_running *r, uint32_t slot) {
+    const hvdc_on_way *way = &r->on_way[slot];
     hvdc_npu_job job = {.video = r->videos[slot].video,
                         .slot = slot,
-                        .from = from,
-                        .ready_ns = ready_ns,
+                        .from = way->from,
+                        .ready_ns = way->ready_ns,
                         .shared = r->gpu && r->sharing.partner != NULL};
     r->use[slot] = HVDC_SLOT_ON_NPU;
-    r->videos[slot].gpu_blocks = job.shared ? hvdc_executions(&r->stream->trajectory) : from;
+    r->videos[slot].gpu_blocks = job.shared ? hvdc_executions(&r->stream->trajectory) : way->from;
     hvdc_npu_lane_submit(r->lane, job);
+}
+
+/* The slot with the first of the videos that `is_one` holds for, or slot_count. */
+static uint32_t first_of(const hvdc_running *r, bool (*is_one)(const hvdc_running *r, uint32_t slot)) {
+    uint32_t first = r->slot_count;
+    for (uint32_t slot = 0; slot < r->slot_count; slot++)
+        if (is_one(r, slot) && (first == r->slot_count || r->videos[slot].video < r->videos[first].video)) first = slot;
+    return first;
+}
+
+static bool is_held(const hvdc_running *r, uint32_t slot) { return r->use[slot] == HVDC_SLOT_HELD; }
+
+static bool is_before_npu(const hvdc_running *r, uint32_t slot) {
+    const bool in_order = r->stream->options.mode != HVDC_MODE_DP;
+    return r->use[slot] == HVDC_SLOT_FOR_NPU ||
+           (in_order && (r->use[slot] == HVDC_SLOT_HELD || r->use[slot] == HVDC_SLOT_ON_GPU));
+}
+
+/* The NPU's thread takes what it has at once: it hears of a video only when it has all that are before it, which may
+ * still be on the GPU while this one has no block there. */
+static void pass_to_npu(hvdc_running *r) {
+    for (;;) {
+        const uint32_t slot = first_of(r, is_before_npu);
+        if (slot == r->slot_count || r->use[slot] != HVDC_SLOT_FOR_NPU) return;
+        submit(r, slot);
+    }
 }
 
 static void to_decoder(hvdc_running *r, uint32_t slot) {
@@ -94,11 +132,33 @@ static void to_decoder(hvdc_running *r, uint32_t slot) {
                                                  .kept = true});
 }
 
-static bool to_gpu(hvdc_running *r, uint32_t slot) {
-    hvdc_failure why;
-    r->use[slot] = HVDC_SLOT_ON_GPU;
-    hvdc_assignment todo = {.video = r->videos[slot].video, .slot = slot, .from = 0, .to = hvdc_gpu_part(r->stream)};
-    return hvdc_gpu_peer_assign(&r->peer, todo, &why) || hvdc_running_gpu_lost(r, &why);
+double hvdc_running_hold_s(const hvdc_running *r) {
+    const uint32_t slot = first_of(r, is_held);
+    return slot == r->slot_count ? INFINITY : r->videos[slot].choice.not_before_s - hvdc_running_s(r, hvdc_clock_ns());
+}
+
+/* In the order of the videos: one that is not due holds back those behind it. */
+static bool release(hvdc_running *r) {
+    for (;;) {
+        const uint32_t slot = first_of(r, is_held);
+        hvdc_failure why;
+        if (slot == r->slot_count || (r->gpu && hvdc_running_hold_s(r) > 0)) return true;
+        if (!r->gpu) {
+            for_npu(r, slot, 0, 0);
+            continue;
+        }
+        r->use[slot] = HVDC_SLOT_ON_GPU;
+        const hvdc_assignment todo = {
+            .video = r->videos[slot].video, .slot = slot, .from = 0, .to = r->videos[slot].cut};
+        if (!hvdc_gpu_peer_assign(&r->peer, todo, &why) && !hvdc_running_gpu_lost(r, &why)) return false;
+    }
+}
+
+/* To the engines, what is due there. */
+static bool pass_on(hvdc_running *r) {
+    if (!release(r)) return false;
+    pass_to_npu(r);
+    return true;
 }
 
 /* Where the next video would begin. Data parallel: with the engine that is idle, the faster one first; a video that
@@ -123,15 +183,18 @@ static bool fill_slot(hvdc_running *r, uint32_t slot) {
             to_decoder(r, slot);
             return true;
         }
-        if (engine == HVDC_SLOT_ON_GPU) return to_gpu(r, slot);
-        to_npu(r, slot, 0, 0);
-        return true;
+        if (!hvdc_running_choose_cut(r, slot)) return false;
+        if (engine == HVDC_SLOT_ON_GPU && r->videos[slot].cut > 0)
+            r->use[slot] = HVDC_SLOT_HELD;
+        else
+            for_npu(r, slot, 0, 0);
+        return pass_on(r);
     }
     return true;
 }
 
 bool hvdc_running_fill(hvdc_running *r) {
-    bool going = true;
+    bool going = pass_on(r);
     for (uint32_t slot = 0; going && slot < r->slot_count; slot++)
         if (r->use[slot] == HVDC_SLOT_FREE) going = fill_slot(r, slot);
     return going;
@@ -148,7 +211,10 @@ bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff) {
     uint64_t now_ns = hvdc_clock_ns();
     hvdc_running_tell(r, HVDC_EVENT_HANDOFF, handoff->done.video, position, NULL, NULL);
     if (hvdc_slot_checksum(&r->slots[slot], position) == handoff->checksum) {
-        to_npu(r, slot, position, now_ns);
+        r->on_way[slot].handed = true;
+        hvdc_running_gpu_observed(r, slot, position - handoff->done.from);
+        for_npu(r, slot, position, now_ns);
+        pass_to_npu(r);
         return true;
     }
     hvdc_failure why;
@@ -169,7 +235,7 @@ static bool recover(hvdc_running *r, const hvdc_assignment *lost) {
         step = 0;
     }
     r->videos[slot].recovered = true;
-    to_npu(r, slot, step * r->stream->trajectory.layers, hvdc_clock_ns());
+    for_npu(r, slot, step * r->stream->trajectory.layers, hvdc_clock_ns());
     return true;
 }
 
@@ -189,6 +255,7 @@ bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why) {
     bool recovered = true;
     for (uint32_t i = 0; recovered && i < r->peer.todo_count; i++) recovered = recover(r, &r->peer.todo[i]);
     r->peer.todo_count = 0;
+    pass_to_npu(r); /* only now, when all of them wait for it: one that was handed over wrongly is the last of todo */
     return recovered;
 }
 
@@ -223,9 +290,12 @@ bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job) {
     return true;
 }
 
+void hvdc_running_begun(hvdc_running *r, const hvdc_npu_job *job) { r->on_way[job->slot].npu_start_ns = job->begun_ns; }
+
 void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
     hvdc_video *video = &r->videos[job->slot];
     uint64_t now_ns = hvdc_clock_ns();
+    hvdc_running_npu_observed(r, job);
     video->finished_s = hvdc_running_s(r, now_ns);
     r->last_result_ns = now_ns;
     if (r->first_result_ns == 0) r->first_result_ns = now_ns;

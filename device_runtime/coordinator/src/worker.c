@@ -94,7 +94,7 @@ static bool open_engine(serving *s, hvdc_failure *failure) {
     if (!s->worker->open(s->worker->context, view, &s->executor.engine, &s->executor.host, failure) ||
         !hvdc_executor_init(&s->executor, failure))
         return false;
-    hvdc_ready ready = {.engine_bytes = s->executor.engine->memory_bytes(s->executor.engine)};
+    hvdc_worker_ready ready = {.engine_bytes = s->executor.engine->memory_bytes(s->executor.engine)};
     if (s->worker->weights_use != NULL) ready.weights = s->worker->weights_use(s->executor.engine);
     return hvdc_channel_send(&s->channel, HVDC_SAY_READY, &ready, sizeof ready, -1, failure);
 }

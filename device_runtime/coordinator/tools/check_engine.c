@@ -48,6 +48,15 @@ static float product(float value, uint32_t step, uint32_t block, bool is_gpu, si
                   (uint64_t)3u * i);
 }
 
+static uint32_t block_us(const check_engine *e) {
+    const check_spec *s = e->spec;
+    const check_place *slows = e->is_gpu ? &s->gpu_slows : &s->npu_slows;
+    const uint32_t us =
+        (e->is_gpu ? s->gpu_block_us : s->npu_block_us) * (e->video >= slows->video ? slows->position : 1u);
+    const uint32_t drawn = (s->wild + 2u * e->video + (e->is_gpu ? 1u : 0u)) * UINT32_C(2654435761) >> 26;
+    return s->wild == 0 ? us : us * (1u + drawn) / 16u;
+}
+
 /* In place; the first columns by the partner, if there is one. */
 static bool linear(check_engine *e, uint32_t step, uint32_t block, float *hidden, hvdc_failure *failure) {
     const hvdc_trajectory *t = &e->spec->trajectory;
@@ -95,7 +104,7 @@ static bool run(hvdc_engine *engine, uint32_t step, uint32_t first, uint32_t cou
         for (size_t i = 0; i < values; i++)
             hidden[i] = modulo((uint64_t)hidden[i] * 31u + (uint64_t)text[i % texts] * 7u);
         if (!linear(e, step, block, hidden, failure)) return false;
-        check_sleep_us(e->is_gpu ? e->spec->gpu_block_us : e->spec->npu_block_us);
+        check_sleep_us(block_us(e));
     }
     return true;
 }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum word_kind { NUMBER, SECONDS, TEXT, YES_NO, PLACE, MODE, STOP };
+enum word_kind { NUMBER, SECONDS, TEXT, YES_NO, PLACE, MODE, POLICY, STOP };
 
 typedef struct word {
     const char *key;
@@ -33,6 +33,7 @@ static bool read_value(const word *as, const char *text) {
             return read_number(text, &place->video, &end) && *end == ':' &&
                    read_number(end + 1, &place->position, &end) && *end == 0;
         case MODE: return hvdc_mode_of_name(text, as->to);
+        case POLICY: return hvdc_policy_of_name(text, as->to);
         case STOP:
             if (!read_number(text, &number, &end) || number > 1) return false;
             *(enum hvdc_stop *)as->to = number == 0 ? HVDC_STOP_FINISH : HVDC_STOP_ABANDON;
@@ -54,6 +55,13 @@ static bool read_word(const char *text, check_spec *s) {
         {"text_width", NUMBER, &t->text_width},
         {"mode", MODE, &o->mode},
         {"cut", NUMBER, &o->cut},
+        {"policy", POLICY, &o->policy.policy},
+        {"gpu_s", SECONDS, &o->policy.rates.gpu_block_s},
+        {"npu_s", SECONDS, &o->policy.rates.npu_block_s},
+        {"decode_s", SECONDS, &o->policy.rates.decode_s},
+        {"handoff_s", SECONDS, &o->policy.handoff_s},
+        {"deadline_s", SECONDS, &o->policy.deadline_s},
+        {"from_start", YES_NO, &o->policy.from_start},
         {"share", SECONDS, &o->gpu_share},
         {"npu_sums", TEXT, &o->npu_sums},
         {"videos", NUMBER, &o->videos},
@@ -71,6 +79,9 @@ static bool read_word(const char *text, check_spec *s) {
         {"switch", NUMBER, &s->switch_step},
         {"gpu_us", NUMBER, &s->gpu_block_us},
         {"npu_us", NUMBER, &s->npu_block_us},
+        {"gpu_slows", PLACE, &s->gpu_slows},
+        {"npu_slows", PLACE, &s->npu_slows},
+        {"wild", NUMBER, &s->wild},
         {"host_us", NUMBER, &s->host_us},
         {"decode_us", NUMBER, &s->decode_us},
         {"load_us", NUMBER, &s->load_us},
@@ -109,6 +120,8 @@ const char *check_spec_read(char *const *words, int count, check_spec *spec) {
             {.steps = 2, .layers = 2, .tokens = 3, .width = 4, .latent_values = 2, .text_tokens = 2, .text_width = 3},
         .options = {.videos = 1, .stop_fd = -1},
         .switch_step = UINT32_MAX,
+        .gpu_slows = nowhere,
+        .npu_slows = nowhere,
         .die_at = nowhere,
         .die_in_advance = nowhere,
         .scribble_at = nowhere,

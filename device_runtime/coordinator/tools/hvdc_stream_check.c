@@ -52,11 +52,23 @@ static bool decode(void *context, uint32_t video, const float *latent, const hvd
            hvdc_fail(failure, HVDC_FAILURE_USAGE, "decoding was stopped");
 }
 
+/* The videos that a policy saw, for a replay of what it chose. */
+static void print_on_way(const hvdc_progress *p) {
+    (void)printf("seen %u", (unsigned)p->video);
+    for (uint32_t i = 0; i < p->in_flight_count; i++) {
+        const hvdc_in_flight *v = &p->in_flight[i];
+        (void)printf(" %u,%u,%.17g,%.17g,%.17g", (unsigned)v->video, (unsigned)v->cut, v->gpu_start_s, v->gpu_end_s,
+                     v->npu_start_s);
+    }
+    (void)printf("\n");
+}
+
 static void progress(void *context, const hvdc_progress *p) {
-    static const char *const names[] = {"started",  "blocks",  "handoff",  "decoding",
-                                        "finished", "skipped", "gpu lost", "stopping"};
+    static const char *const names[] = {"started", "blocks",   "handoff",  "decoding", "finished",
+                                        "skipped", "gpu lost", "stopping", "cut"};
     check *c = context;
     if (p->event == HVDC_EVENT_FINISHED && c->finished_count < 4096) c->finished[c->finished_count++] = p->video;
+    if (p->event == HVDC_EVENT_CUT && c->tells) print_on_way(p);
     if (!c->tells) return;
     (void)printf("event %s %u %u %s\n", names[p->event], (unsigned)p->video, (unsigned)p->position,
                  p->text == NULL ? "" : p->text);
@@ -85,6 +97,19 @@ static void print_text(const char *name, const char *text) {
     hvdc_json_text(stdout, text);
 }
 
+static void print_choice(const hvdc_cut_choice *c) {
+    if (c->made)
+        (void)printf(
+            "{\"at_s\": %.17g, \"arrival_s\": %.17g, \"not_before_s\": %.17g, \"gpu_block_s\": %.17g, \"npu_block_s\": "
+            "%.17g, "
+            "\"decode_s\": %.17g, \"gpu_videos\": %u, \"npu_videos\": %u, \"gpu_free_s\": %.17g, "
+            "\"npu_free_s\": %.17g}",
+            c->at_s, c->arrival_s, c->not_before_s, c->rates.gpu_block_s, c->rates.npu_block_s, c->rates.decode_s,
+            (unsigned)c->gpu_videos, (unsigned)c->npu_videos, c->ready.gpu_s, c->ready.npu_s);
+    else
+        (void)printf("null");
+}
+
 static void print_report(const check *c, bool ran, const hvdc_stream_report *r, const hvdc_failure *failure,
                          unsigned descriptors, unsigned mappings) {
     (void)printf("{\"ok\": %s, \"kind\": %d, ", ran ? "true" : "false", ran ? 0 : (int)failure->kind);
@@ -103,12 +128,15 @@ static void print_report(const check *c, bool ran, const hvdc_stream_report *r, 
     for (uint32_t i = 0; i < c->spec->options.videos; i++) {
         const hvdc_video *v = &r->videos[i];
         (void)printf(
-            "%s{\"video\": %u, \"gpu_blocks\": %u, \"recovered\": %s, \"skipped\": %s, \"started_s\": %.6f, "
+            "%s{\"video\": %u, \"cut\": %u, \"gpu_blocks\": %u, \"recovered\": %s, \"skipped\": %s, \"started_s\": "
+            "%.6f, "
             "\"finished_s\": %.6f, \"gpu_s\": %.6f, \"npu_s\": %.6f, \"cpu_s\": %.6f, \"waiting_s\": %.6f, "
-            "\"decode_s\": %.6f}",
-            i > 0 ? ", " : "", (unsigned)v->video, (unsigned)v->gpu_blocks, v->recovered ? "true" : "false",
-            v->skipped ? "true" : "false", v->started_s, v->finished_s, v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s,
-            v->decode_s);
+            "\"decode_s\": %.17g, \"gpu_stage_s\": %.17g, \"npu_stage_s\": %.17g, \"choice\": ",
+            i > 0 ? ", " : "", (unsigned)v->video, (unsigned)v->cut, (unsigned)v->gpu_blocks,
+            v->recovered ? "true" : "false", v->skipped ? "true" : "false", v->started_s, v->finished_s, v->gpu_s,
+            v->npu_s, v->cpu_s, v->waiting_s, v->decode_s, v->gpu_stage_s, v->npu_stage_s);
+        print_choice(&v->choice);
+        (void)printf("}");
     }
     errno = 0;
     bool children = waitpid(-1, NULL, WNOHANG) >= 0 || errno != ECHILD;

@@ -18,6 +18,8 @@ enum kind {
     CUT,
     SHARE,
     SUMS,
+    POLICY,
+    SINCE,
     LOSS,
     STOP,
     EMULATOR,
@@ -50,6 +52,10 @@ static const struct option known[] = {
     {"--gpu-block-s", SECONDS, AT(rates.gpu_block_s), 0},
     {"--npu-block-s", SECONDS, AT(rates.npu_block_s), 0},
     {"--decode-s", SECONDS, AT(rates.decode_s), 0},
+    {"--policy", POLICY, AT(policy.policy), 0},
+    {"--handoff-s", SECONDS, AT(policy.handoff_s), 0},
+    {"--deadline-s", DURATION, AT(policy.deadline_s), 0},
+    {"--deadline-from", SINCE, AT(policy.from_start), 0},
     {"--threads", COUNT, AT(threads), 0},
     {"--memory-mib", COUNT, AT(memory_mib), 0},
     {"--npu", PLACE, AT(npu), 0},
@@ -126,6 +132,13 @@ static bool take_value(const struct option *option, const char *text, hvdc_optio
             options->share_is_given = strcmp(text, "auto") != 0;
             return !options->share_is_given || (parse_seconds(text, field) && options->gpu_share <= 1.0);
         case SUMS: return hvdc_npu_sums_of_name(text, field);
+        case POLICY: return hvdc_policy_of_name(text, field);
+        case SINCE: {
+            static const char *const points[] = {"start", "arrival"};
+            int point = one_of(text, points, 2);
+            options->policy.from_start = point == 0;
+            return point < 2;
+        }
         case LOSS: {
             int loss = one_of(text, losses, 2);
             options->stop_when_gpu_lost = loss == 1;
@@ -188,6 +201,26 @@ static enum hvdc_npu_place place_here(bool shares) {
 #endif
 }
 
+static bool check_policy(const hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
+    const enum hvdc_policy policy = o->policy.policy;
+    const char *const name = hvdc_policy_name(policy);
+    static const char *const of_deadline[] = {"--deadline-s", "--deadline-from"};
+    if (o->mode != HVDC_MODE_HETERO && was_given(seen, "--policy"))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a policy chooses the cut of each video, and mode %s has none",
+                         hvdc_mode_name(o->mode));
+    if (policy != HVDC_POLICY_STATIC && was_given(seen, "--cut"))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut has no effect with policy %s, which chooses each video's",
+                         name);
+    if (policy == HVDC_POLICY_STATIC && was_given(seen, "--handoff-s"))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE,
+                         "--handoff-s has no effect without a --policy that reckons with it");
+    for (size_t i = 0; policy != HVDC_POLICY_DEADLINE && i < sizeof of_deadline / sizeof *of_deadline; i++)
+        if (was_given(seen, of_deadline[i]))
+            return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s has no effect without --policy deadline", of_deadline[i]);
+    return policy != HVDC_POLICY_DEADLINE || was_given(seen, "--deadline-s") ||
+           hvdc_fail(failure, HVDC_FAILURE_USAGE, "policy deadline needs a deadline: give --deadline-s");
+}
+
 /* What belongs together. `seen`: bit i of an option known[i] that was given. */
 static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
     const char *missing = NULL;
@@ -211,6 +244,7 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
     if (!shares && was_given(seen, "--gpu-share"))
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "a share of the GPU has no effect in mode %s",
                          hvdc_mode_name(o->mode));
+    if (!check_policy(o, seen, failure)) return false;
     if (o->share_is_given && rate)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "rates have no effect beside a given --gpu-share");
     if (o->cut_is_given && rate)
@@ -237,8 +271,10 @@ static bool check(hvdc_options *o, uint64_t seen, hvdc_failure *failure) {
 
 bool hvdc_options_parse(int argc, char *const *argv, hvdc_options *options, hvdc_failure *failure) {
     uint64_t seen = 0;
-    *options = (hvdc_options){
-        .role = HVDC_ROLE_OWNER, .gpu_silence_s = HVDC_GPU_SILENCE_S, .reader_silence_s = HVDC_READER_SILENCE_S};
+    *options = (hvdc_options){.role = HVDC_ROLE_OWNER,
+                              .policy = {.from_start = true},
+                              .gpu_silence_s = HVDC_GPU_SILENCE_S,
+                              .reader_silence_s = HVDC_READER_SILENCE_S};
     for (int i = 1; i < argc; i++) {
         const struct option *option = find(argv[i]);
         if (option == NULL && argv[i][0] == '-')

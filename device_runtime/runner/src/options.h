@@ -45,8 +45,9 @@ typedef struct hvdc_options {
     enum hvdc_npu_sums npu_sums;
     bool rates_are_given;
     hvdc_rates rates;
-    uint32_t threads;    /* 0: one for each processor that this process may use */
-    uint32_t memory_mib; /* at most, of weights, slots and engines together; 0: what the system has available */
+    hvdc_policy_options policy; /* its rates are those above, or timed */
+    uint32_t threads;           /* 0: one for each processor that this process may use */
+    uint32_t memory_mib;        /* at most, of weights, slots and engines together; 0: what the system has available */
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
     uint32_t vtcm_kib;               /* of the DSP; 0: all there is */

@@ -172,6 +172,7 @@ static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
     outcome->cut = options->cut;
     outcome->gpu_share = options->gpu_share;
     outcome->rates = options->rates;
+    outcome->policy = options->policy;
     outcome->cut_source = given ? HVDC_CUT_GIVEN : HVDC_CUT_FROM_RATES;
     if (given) {
         hvdc_say_cut(outcome);
@@ -185,6 +186,7 @@ static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
         outcome->cut_source = HVDC_CUT_MEASURED;
     }
     if (!follow_rates(outcome, options->mode, failure)) return false;
+    outcome->policy.rates = outcome->rates;
     hvdc_say_cut(outcome);
     return true;
 }
@@ -227,7 +229,8 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
     hvdc_outcome *outcome = &owner->outcome;
     char threads[16], *worker_argv[HVDC_ARGUMENTS_MAX];
     hvdc_options_for(HVDC_ROLE_WORKER, options, gpu_cpus(owner), threads, worker_argv);
-    if (needs_gpu(options) && (options->mode != HVDC_MODE_HETERO || outcome->cut > 0))
+    const bool chosen = outcome->policy.policy != HVDC_POLICY_STATIC;
+    if (needs_gpu(options) && (options->mode != HVDC_MODE_HETERO || chosen || outcome->cut > 0))
         hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
     struct io io = {.owner = owner, .speaker = {.options = options, .trajectory = &outcome->trajectory}};
     const hvdc_stream stream = {
@@ -242,7 +245,8 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                .check_decoded = check_decoded,
                .progress = say_progress},
         .options = {.mode = options->mode,
-                    .cut = outcome->cut,
+                    .cut = chosen ? 0 : outcome->cut,
+                    .policy = outcome->policy,
                     .gpu_share = outcome->gpu_share,
                     .npu_sums = hvdc_npu_sums_name(options->npu_sums),
                     .videos = outcome->videos,

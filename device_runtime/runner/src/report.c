@@ -15,6 +15,7 @@
 
 #include "hvdc/json.h"
 #include "lines.h"
+#include "video_json.h"
 
 #define EVERY_S 1.0 /* between two lines that say how far a video is */
 #define LINE_BYTES 8192u
@@ -68,24 +69,18 @@ void hvdc_say_no_more(double patience_s) {
     said.lines = NULL;
 }
 
-static void put_video(FILE *file, const hvdc_video *v) {
-    (void)fprintf(file,
-                  "{\"video\": %" PRIu32 ", \"gpu_blocks\": %" PRIu32
-                  ", \"recovered\": %s, \"skipped\": %s, \"kept\": %s, "
-                  "\"started_s\": %.6f, \"finished_s\": %.6f, \"gpu_s\": %.6f, \"npu_s\": %.6f, \"cpu_s\": %.6f, "
-                  "\"waiting_s\": %.6f, \"decode_s\": %.6f}",
-                  v->video, v->gpu_blocks, v->recovered ? "true" : "false", v->skipped ? "true" : "false",
-                  v->kept ? "true" : "false", v->started_s, v->finished_s, v->gpu_s, v->npu_s, v->cpu_s, v->waiting_s,
-                  v->decode_s);
-}
-
 static const char *const cut_sources[] = {"none", "given", "rates", "measured"};
 
 static void put_cut(FILE *file, const hvdc_outcome *o) {
-    (void)fprintf(file, "\"cut\": %" PRIu32 ", \"gpu_share\": %.17g, \"cut_source\": \"%s\"", o->cut, o->gpu_share,
-                  cut_sources[o->cut_source]);
+    const hvdc_policy_options *p = &o->policy;
+    (void)fprintf(file, "\"cut\": %" PRIu32 ", \"gpu_share\": %.17g, \"cut_source\": \"%s\", \"policy\": \"%s\"",
+                  o->cut, o->gpu_share, cut_sources[o->cut_source], hvdc_policy_name(p->policy));
+    if (p->policy != HVDC_POLICY_STATIC) (void)fprintf(file, ", \"handoff_s\": %.17g", p->handoff_s);
+    if (p->policy == HVDC_POLICY_DEADLINE)
+        (void)fprintf(file, ", \"deadline_s\": %.17g, \"deadline_from\": \"%s\"", p->deadline_s,
+                      p->from_start ? "start" : "arrival");
     if (o->cut_source >= HVDC_CUT_FROM_RATES)
-        (void)fprintf(file, ", \"rates\": {\"gpu_block_s\": %.9g, \"npu_block_s\": %.9g, \"decode_s\": %.9g}",
+        (void)fprintf(file, ", \"rates\": {\"gpu_block_s\": %.17g, \"npu_block_s\": %.17g, \"decode_s\": %.17g}",
                       o->rates.gpu_block_s, o->rates.npu_block_s, o->rates.decode_s);
 }
 
@@ -97,6 +92,8 @@ void hvdc_say_cut(const hvdc_outcome *o) {
         (void)fprintf(t.file, "%.4g of all columns on the GPU: a block takes %.4g s there, %.4g s on the NPU\n",
                       o->gpu_share, o->rates.gpu_block_s, o->rates.npu_block_s);
     } else if (found) {
+        if (o->policy.policy != HVDC_POLICY_STATIC)
+            (void)fprintf(t.file, "policy %s, which begins as if by ", hvdc_policy_name(o->policy.policy));
         (void)fprintf(t.file,
                       "cut %" PRIu32 " of %" PRIu32
                       ": a block takes %.4g s on the GPU, %.4g s on the NPU, decoding a video %.4g s\n",
@@ -165,8 +162,8 @@ void hvdc_say_weights_use(const hvdc_outcome *outcome) {
     if (sentence[0] != 0) hvdc_say(outcome->options, "note", "%s", sentence);
 }
 
-static const char *const event_names[] = {"started",  "blocks",  "handoff",  "decoding",
-                                          "finished", "skipped", "gpu-lost", "stopping"};
+static const char *const event_names[] = {"started", "blocks",   "handoff",  "decoding",  "finished",
+                                          "skipped", "gpu-lost", "stopping", "cut-chosen"};
 
 static void put_json_event(FILE *file, const hvdc_progress *p) {
     (void)fprintf(file, "{\"event\": \"%s\", \"video\": %" PRIu32 ", \"position\": %" PRIu32 ", \"at_s\": %.6f",
@@ -179,8 +176,9 @@ static void put_json_event(FILE *file, const hvdc_progress *p) {
     }
     if (p->record != NULL) {
         (void)fputs(", \"record\": ", file);
-        put_video(file, p->record);
+        hvdc_put_video(file, p->record);
     }
+    if (p->event == HVDC_EVENT_CUT) hvdc_put_in_flight(file, p);
     (void)fputs("}\n", file);
 }
 
@@ -281,7 +279,7 @@ static void put_json(FILE *file, const hvdc_outcome *o) {
     (void)fputs(", \"videos\": [", file);
     for (uint32_t i = 0; i < o->videos; i++) {
         (void)fputs(i == 0 ? "" : ", ", file);
-        put_video(file, &r->videos[i]);
+        hvdc_put_video(file, &r->videos[i]);
     }
     (void)fputs("]}\n", file);
 }

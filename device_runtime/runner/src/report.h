@@ -30,6 +30,7 @@ typedef struct hvdc_outcome {
     uint32_t videos;
     uint32_t cut;
     double gpu_share;
+    hvdc_policy_options policy;      /* with one, `cut` is the best by the rates that it begins with */
     enum hvdc_cut_source cut_source; /* or of the share; NONE where there is neither */
     hvdc_rates rates;                /* with sources FROM_RATES and MEASURED */
     uint64_t weights_bytes, host_bytes;

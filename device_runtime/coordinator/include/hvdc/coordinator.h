@@ -18,6 +18,9 @@
  * HVDC_WORKER_FD. It opens the artifact and calls hvdc_worker_serve, whose result is its exit status. It dies with its
  * owner, whatever happens, and ignores SIGINT and SIGTERM: its owner tells it when to stop. Its stdout is stderr.
  *
+ * With a policy, each video of mode HVDC_MODE_HETERO has a cut of its own, chosen when it is begun by what the engines have
+ * shown so far (hvdc/stream_policy.h). What a video becomes depends on its cut, not on who chose it.
+ *
  * HVDC_MODE_TENSOR is what the others are compared with: no video is cut, and each linear of the NPU's engine is. The
  * worker computes its share of the columns meanwhile, and the two wait for each other after every one.
  *
@@ -43,6 +46,7 @@
 #include "hvdc/failure.h"
 #include "hvdc/partner.h"
 #include "hvdc/shared_weights.h"
+#include "hvdc/stream_policy.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -91,10 +95,20 @@ enum hvdc_mode {
 const char *hvdc_mode_name(enum hvdc_mode mode);                /* "npu", "gpu", "hetero", "dp", "hetero-tensor" */
 bool hvdc_mode_of_name(const char *name, enum hvdc_mode *mode); /* false for another name */
 
+/* A cut that a policy chose, and what for. Seconds of the stream. */
+typedef struct hvdc_cut_choice {
+    bool made; /* false: no policy, or no GPU any more */
+    double at_s, arrival_s, not_before_s;
+    hvdc_rates rates;                /* as observed until then */
+    uint32_t gpu_videos, npu_videos; /* of so many videos */
+    hvdc_ready ready;                /* when the engines would be free for it, as far as these rates tell */
+} hvdc_cut_choice;
+
 /* How a video came to be: what a stream reports of each, and what is kept with its result. Seconds; points in time are
  * counted from the start of the stream, and 0 where nothing happened. */
 typedef struct hvdc_video {
     uint32_t video;
+    uint32_t cut;        /* executions [0, cut) are meant for the GPU */
     uint32_t gpu_blocks; /* executions [0, gpu_blocks) of the result are the GPU's, the others the NPU's; in mode
                           * HVDC_MODE_TENSOR: those in which the GPU had its share */
     bool recovered;      /* the GPU's process was lost meanwhile: resumed from the last step that was whole */
@@ -105,6 +119,9 @@ typedef struct hvdc_video {
     double cpu_s;        /* in the functions of hvdc_host_ops, of both processes */
     double waiting_s;    /* between the handoff and its resumption; of the NPU for slices, which npu_s holds too */
     double decode_s;
+    /* From the start to the end of its blocks on an engine, with what the CPU does between them: what a policy observes. */
+    double gpu_stage_s, npu_stage_s;
+    hvdc_cut_choice choice;
 } hvdc_video;
 
 enum hvdc_event {
@@ -115,16 +132,20 @@ enum hvdc_event {
     HVDC_EVENT_FINISHED, /* `video` is decoded and kept; `record` says how it came to be */
     HVDC_EVENT_SKIPPED,  /* `video` had been finished before */
     HVDC_EVENT_GPU_LOST, /* `text` says what happened and how it goes on */
-    HVDC_EVENT_STOPPING  /* asked to stop */
+    HVDC_EVENT_STOPPING, /* asked to stop */
+    HVDC_EVENT_CUT       /* a policy has chosen `position` as the cut of `video`; `record` holds what for */
 };
 
 typedef struct hvdc_progress {
     enum hvdc_event event;
     uint32_t video, position;
     uint64_t done, total;     /* of DECODING */
-    const hvdc_video *record; /* of FINISHED and SKIPPED, else NULL */
+    const hvdc_video *record; /* of FINISHED, SKIPPED and CUT, else NULL */
     const char *text;         /* a sentence, or NULL */
     double at_s;              /* since the start of the stream */
+    /* Of CUT: the videos before it that are not finished, in order. */
+    const hvdc_in_flight *in_flight;
+    uint32_t in_flight_count;
 } hvdc_progress;
 
 /* What a decoder calls after each piece of its work. */
@@ -159,7 +180,7 @@ enum hvdc_stop {
 
 typedef struct hvdc_stream_options {
     enum hvdc_mode mode;
-    uint32_t cut;                 /* HVDC_MODE_HETERO: 0 … steps * layers */
+    uint32_t cut;                 /* HVDC_MODE_HETERO with policy static: 0 … steps * layers */
     double gpu_share;             /* HVDC_MODE_TENSOR: of each linear's columns, 0 to 1; 0 is mode npu */
     const char *npu_sums;         /* how `npu` adds, as it decides values: kept with results. NULL: "" */
     uint32_t videos;              /* prompts of the stream */
@@ -173,7 +194,10 @@ typedef struct hvdc_stream_options {
     double npu_silence_timeout_s; /* of a call of the NPU's engine, of `host` or of `decode`; 0: wait for ever */
     uint64_t memory_limit_bytes;  /* slots beside the weights; 0: what the system says it has available */
     enum hvdc_stop on_stop;
-    int stop_fd;              /* of hvdc_stop_signals, or any that becomes readable; 0 or less: none */
+    int stop_fd; /* of hvdc_stop_signals, or any that becomes readable; 0 or less: none */
+    /* HVDC_MODE_HETERO: who chooses each video's cut. All videos are asked for at HVDC_EVENT_STARTED, from which deadlines
+     * of an arrival count. */
+    hvdc_policy_options policy;
     const char *directory;    /* results: see hvdc/result.h. NULL: none are kept */
     const char *trace;        /* path of a trace in Chrome's JSON format, or NULL */
     char *const *worker_argv; /* path and arguments, NULL-terminated; NULL in mode npu */

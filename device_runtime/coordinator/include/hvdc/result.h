@@ -3,7 +3,7 @@
  * DIRECTORY/video-<6 digits>.safetensors holds one tensor, "tokens", F32 [tokens, latent_values]: the final latent in the
  * order of quant/paths/host.py. Its __metadata__ says what it was made from and how, all as text: format
  * ("hvdc-result-1"), video, artifact and input (SHA-256 in hex), mode, cut, gpu_share (17 digits),
- * npu_sums, gpu_blocks, recovered ("0" or "1"); sha256, that of the tensor's bytes; and check, that of the file's text before it. A file appears whole and durable, or not at
+ * npu_sums, gpu_blocks, recovered ("0" or "1"); policy, if one chose the cut; sha256, that of the tensor's bytes; and check, that of the file's text before it. A file appears whole and durable, or not at
  * all. */
 #ifndef HVDC_RESULT_H
 #define HVDC_RESULT_H
@@ -26,7 +26,8 @@ typedef struct hvdc_result_key {
     uint32_t video;
     uint32_t tokens, latent_values;
     enum hvdc_mode mode;
-    uint32_t cut;
+    uint32_t cut;       /* with a policy: of this video, written and not compared */
+    const char *policy; /* the name of that which chose the cut, "": none did */
     double gpu_share;
     const char *npu_sums;                     /* a word */
     uint8_t artifact[HVDC_RESULT_HASH_BYTES]; /* SHA-256 of index.bin as its header holds it; zeros: no artifact */
@@ -47,7 +48,7 @@ enum hvdc_result_state {
     HVDC_RESULT_OTHER     /* whole, but of another key */
 };
 
-/* Reads a result back. VERIFIED fills gpu_blocks and recovered of `video`, and `latent`, float [tokens][latent_values],
+/* Reads a result back. VERIFIED fills cut, gpu_blocks and recovered of `video`, and `latent`, float [tokens][latent_values],
  * unless it is NULL; the last two states say more in `failure`. */
 enum hvdc_result_state hvdc_result_check(const char *directory, const hvdc_result_key *key, hvdc_video *video,
                                          float *latent, hvdc_failure *failure);

@@ -38,7 +38,7 @@ bool hvdc_best_cut(const hvdc_rates *rates, uint32_t executions, uint32_t *cut, 
  * exchange free: T_N / (T_G + T_N). Fails for rates that are not positive numbers. */
 bool hvdc_balanced_share(const hvdc_rates *rates, double *share, hvdc_failure *failure);
 
-/* Cutting each video of a stream for itself, from what its engines have shown. The coordinator takes one cut for all. */
+/* Cutting each video of a stream for itself, from what its engines have shown: see hvdc/stream_policy.h. */
 
 /* Seconds from now until each engine is free for the next video, and of a handoff; 0 or more, finite. */
 typedef struct hvdc_ready {
