@@ -165,7 +165,7 @@ static bool run_stream(check_spec *spec, char *const *words, int count, bool tel
                               .npu = npu,
                               .partner = &partner,
                               .host = check_host_ops(npu),
-                              .io = {.context = &c, .load = load, .decode = decode, .progress = progress},
+                              .io = {.context = &c, .load = load, .decode = spec->decodes ? decode : NULL, .progress = progress},
                               .options = spec->options};
         ran = hvdc_stream_run(&stream, &report, &failure);
     }
