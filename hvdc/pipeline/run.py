@@ -159,11 +159,17 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             ) from stop  # fmt: skip
 
 
+def _needs_gpu(request: RunRequest) -> bool:
+    """Whether what was asked for leaves the GPU any work; a cut or a share that is still to be placed may."""
+    idle = {"npu": True, "hetero": request.cut == 0, "hetero-tensor": request.gpu_share == 0}
+    return not idle.get(request.mode, False)
+
+
 def _checked(request: RunRequest, artifact: Artifact) -> RateTable | None:
     """What is refused before anything is built or written. Raises UsageError."""
     manifest = artifact.manifest
     steps, layers = len(manifest.steps), manifest.geometry.layers
-    if request.mode != "npu" and manifest.calibration is None:
+    if _needs_gpu(request) and manifest.calibration is None:
         raise UsageError(
             "the artifact has no activation scales, and the GPU's arithmetic needs them",
             where=f"{request.artifact}, --mode {request.mode}",

@@ -156,6 +156,34 @@ def test_memory_is_forecast_in_modes_with_the_gpu(
         assert due["npu_engine_bytes"] == report["npu_engine_bytes"]
 
 
+WITHOUT_WORK: list[tuple[str, tuple[object, ...]]] = [
+    ("hetero", ("--cut", 0)),
+    ("hetero", ("--gpu-block-s", 1e6, "--npu-block-s", 1e-6)),
+    ("hetero-tensor", ("--gpu-share", 0)),
+]
+"""Modes with a GPU to which a cut or a share gives nothing to do."""
+
+
+@pytest.mark.parametrize(("mode", "more"), WITHOUT_WORK)
+def test_a_gpu_without_work_is_neither_counted_nor_started(
+    runner: Runner, uncalibrated: Path, embeds: Path, on_npu: Path, mode: str, more: tuple[object, ...], tmp_path: Path
+) -> None:
+    """No driver is there to be loaded, and no scale that a GPU would need; nor is anything said of a GPU."""
+    stream = stream_of(tmp_path / "stream", uncalibrated, embeds, VIDEOS)
+    nothing = Runner(runner.program, uncalibrated, stream, runner.kernels)
+    env = {"OCL_ICD_VENDORS": str(tmp_path)}
+    done = nothing.run(tmp_path / "out", mode, *more, env=env)
+    assert done.status == 0, done.said
+    assert (done.report["cut"], done.report["gpu_share"]) == (0, 0)
+    assert done.report["forecast"]["gpu_engine_bytes"] == 0
+    assert done.report["forecast"] == {name: done.report[name] for name in done.report["forecast"]}
+    assert not any("GPU" in event.get("text", "") for event in done.events)
+    assert_equal(tmp_path / "out", on_npu)
+    due = sum(done.report["forecast"].values())
+    enough = nothing.run(tmp_path / "enough", mode, *more, "--memory-mib", (due >> 20) + 1, env=env)
+    assert enough.status == 0, enough.said
+
+
 @needs_gpu
 def test_a_cut_at_the_start_is_mode_npu_and_one_at_the_end_mode_gpu(
     runner: Runner, on_npu: Path, on_gpu: Path, tmp_path: Path

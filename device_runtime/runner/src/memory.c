@@ -9,7 +9,7 @@ static double mib(uint64_t bytes) { return (double)bytes / (1 << 20); }
 
 bool hvdc_memory_is_there(const hvdc_artifact *artifact, hvdc_outcome *outcome, hvdc_failure *failure) {
     const hvdc_options *options = outcome->options;
-    const bool shares = options->mode == HVDC_MODE_TENSOR, has_gpu = options->mode != HVDC_MODE_NPU;
+    const bool has_gpu = hvdc_outcome_needs_gpu(outcome), shares = has_gpu && options->mode == HVDC_MODE_TENSOR;
     const hvdc_npu_options npu = {.threads = options->threads, .sums = options->npu_sums};
     hvdc_forecast *f = &outcome->forecast;
     *f = (hvdc_forecast){.weights_bytes = hvdc_shared_weights_due_bytes(artifact),

@@ -37,8 +37,6 @@ typedef struct hvdc_owner {
     hvdc_outcome outcome;
 } hvdc_owner;
 
-static bool needs_gpu(const hvdc_options *options) { return options->mode != HVDC_MODE_NPU; }
-
 /* Pins this process. The GPU's inherits that, so that it is told what it may use. */
 static bool pin(hvdc_owner *owner, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
@@ -86,6 +84,21 @@ static bool follow_rates(hvdc_outcome *outcome, enum hvdc_mode mode, hvdc_failur
                          failure);
 }
 
+/* As far as it needs no engine. */
+static bool place(hvdc_outcome *outcome, hvdc_failure *failure) {
+    const hvdc_options *options = outcome->options;
+    const bool given = options->cut_is_given || options->share_is_given;
+    outcome->cut = options->cut;
+    outcome->gpu_share = options->gpu_share;
+    outcome->rates = options->rates;
+    outcome->is_placed = given || options->rates_are_given;
+    if (options->mode == HVDC_MODE_HETERO || options->mode == HVDC_MODE_TENSOR)
+        outcome->cut_source = given                ? HVDC_CUT_GIVEN
+                              : outcome->is_placed ? HVDC_CUT_FROM_RATES
+                                                   : HVDC_CUT_MEASURED;
+    return !options->rates_are_given || follow_rates(outcome, options->mode, failure);
+}
+
 /* What can be refused before a weight is read. */
 static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
@@ -96,16 +109,15 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     owner->outcome.videos = hvdc_stream_file_header(owner->input)->videos;
     uint32_t executions = owner->outcome.trajectory.steps * owner->outcome.trajectory.layers;
     if (!check_stream(owner, failure)) return false;
-    if (needs_gpu(options) && hvdc_artifact_calibration(owner->artifact) == NULL)
+    if (options->cut_is_given && options->cut > executions)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut %" PRIu32 " is beyond the %" PRIu32 " blocks of a video",
+                         options->cut, executions);
+    if (!place(&owner->outcome, failure)) return false;
+    if (hvdc_outcome_needs_gpu(&owner->outcome) && hvdc_artifact_calibration(owner->artifact) == NULL)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "the artifact %s has no activation scales, which the GPU needs: take mode npu, or compile it "
                          "with --prompts or --calibration",
                          options->artifact);
-    if (options->cut_is_given && options->cut > executions)
-        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut %" PRIu32 " is beyond the %" PRIu32 " blocks of a video",
-                         options->cut, executions);
-    owner->outcome.rates = options->rates;
-    if (options->rates_are_given && !follow_rates(&owner->outcome, options->mode, failure)) return false;
     if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
     if (!hvdc_clips_open(options, owner->artifact, owner->outcome.videos, &owner->clips, failure)) return false;
@@ -167,24 +179,15 @@ static const char *gpu_cpus(const hvdc_owner *owner) { return owner->gpu_cpus[0]
 static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
     hvdc_outcome *outcome = &owner->outcome;
-    const bool given = options->cut_is_given || options->share_is_given;
     if (options->mode != HVDC_MODE_HETERO && options->mode != HVDC_MODE_TENSOR) return true;
-    outcome->cut = options->cut;
-    outcome->gpu_share = options->gpu_share;
-    outcome->rates = options->rates;
-    outcome->cut_source = given ? HVDC_CUT_GIVEN : HVDC_CUT_FROM_RATES;
-    if (given) {
-        hvdc_say_cut(outcome);
-        return true;
-    }
-    if (!options->rates_are_given) {
+    if (!outcome->is_placed) {
         hvdc_say(options, "note", "no rates are given: blocks of both engines are timed, while both work");
         if (!hvdc_time_engines(options, &outcome->trajectory, owner->npu, gpu_cpus(owner), owner->stop_fd,
-                               &outcome->rates, stopped, failure))
+                               &outcome->rates, stopped, failure) ||
+            !follow_rates(outcome, options->mode, failure))
             return false;
-        outcome->cut_source = HVDC_CUT_MEASURED;
+        outcome->is_placed = true;
     }
-    if (!follow_rates(outcome, options->mode, failure)) return false;
     hvdc_say_cut(outcome);
     return true;
 }
@@ -227,7 +230,8 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
     hvdc_outcome *outcome = &owner->outcome;
     char threads[16], *worker_argv[HVDC_ARGUMENTS_MAX];
     hvdc_options_for(HVDC_ROLE_WORKER, options, gpu_cpus(owner), threads, worker_argv);
-    if (needs_gpu(options) && (options->mode != HVDC_MODE_HETERO || outcome->cut > 0))
+    const bool needs_gpu = hvdc_outcome_needs_gpu(outcome);
+    if (needs_gpu)
         hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
     struct io io = {.owner = owner, .speaker = {.options = options, .trajectory = &outcome->trajectory}};
     const hvdc_stream stream = {
@@ -256,7 +260,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .stop_fd = owner->stop_fd,
                     .directory = options->output,
                     .trace = options->trace,
-                    .worker_argv = needs_gpu(options) ? worker_argv : NULL},
+                    .worker_argv = needs_gpu ? worker_argv : NULL},
     };
     outcome->report.videos = owner->videos;
     bool ran = hvdc_stream_run(&stream, &outcome->report, failure);

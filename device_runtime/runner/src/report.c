@@ -79,6 +79,17 @@ static void put_video(FILE *file, const hvdc_video *v) {
                   v->decode_s);
 }
 
+bool hvdc_outcome_needs_gpu(const hvdc_outcome *o) {
+    switch (o->options->mode) {
+        case HVDC_MODE_NPU: return false;
+        case HVDC_MODE_HETERO: return !o->is_placed || o->cut > 0;
+        case HVDC_MODE_TENSOR: return !o->is_placed || o->gpu_share > 0.0;
+        case HVDC_MODE_GPU:
+        case HVDC_MODE_DP: break;
+    }
+    return true;
+}
+
 static const char *const cut_sources[] = {"none", "given", "rates", "measured"};
 
 static void put_cut(FILE *file, const hvdc_outcome *o) {

@@ -28,6 +28,7 @@ typedef struct hvdc_outcome {
     const hvdc_options *options;
     hvdc_trajectory trajectory;
     uint32_t videos;
+    bool is_placed; /* `cut` or `gpu_share`: they are still to be timed otherwise */
     uint32_t cut;
     double gpu_share;
     enum hvdc_cut_source cut_source; /* or of the share; NONE where there is neither */
@@ -41,6 +42,10 @@ typedef struct hvdc_outcome {
     hvdc_forecast forecast;
     hvdc_stream_report report;
 } hvdc_outcome;
+
+/* Whether any of the GPU's is opened: not in mode npu, nor where a cut or a share, as far as they are known, leave it
+ * without work. */
+bool hvdc_outcome_needs_gpu(const hvdc_outcome *outcome);
 
 /* Standard error is shared with the other process: whole lines only. To be called first. */
 void hvdc_say_in_lines(void);
