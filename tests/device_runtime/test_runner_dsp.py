@@ -3,6 +3,7 @@ one that an emulator executes."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.device_runtime.hexagon import (
     why_no_hexagon,
 )
 from tests.device_runtime.rpc import STAND_IN
-from tests.device_runtime.runs import Runner, stream_of, tokens, why_no_gpu
+from tests.device_runtime.runs import Runner, is_running, stream_of, tokens, why_no_gpu
 from tests.device_runtime.test_selftest import FAULTS
 
 VIDEOS = (StreamVideo(0, 1), StreamVideo(1, 2))
@@ -40,6 +41,18 @@ def runner(
 @pytest.fixture(scope="module")
 def dsp(programs: dict[str, Path]) -> tuple[object, ...]:
     return ("--npu", "dsp", "--fastrpc", programs["hvdc_dsp"].parent / STAND_IN)
+
+
+def processes_of(program: Path) -> list[int]:
+    """Running processes of a program that no test waits for any more."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "exe").readlink() == program and is_running(int(entry.name)):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
 
 
 def videos(output: Path) -> list[bytes]:
@@ -162,6 +175,44 @@ def test_a_dsp_that_dies_ends_the_stream_and_what_was_finished_is_kept(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["video-000000.safetensors"]
     again = runner.finished(tmp_path / "out", "npu", *dsp, "--resume")
     assert (again.report["finished"], again.report["skipped"]) == (1, 1)
+
+
+HANGS = 6
+"""Exit status of `hvdc_runner`."""
+
+
+def test_a_dsp_that_hangs_ends_the_process(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    """In the second video: a video has twelve blocks."""
+    more = (*dsp, "--npu-silence-s", 1.5)
+    done = runner.run(tmp_path / "out", "npu", *more, env={"HVDC_STAND_IN_FAULT": "hangs:20"})
+    assert done.status == HANGS, done.said
+    assert "has not returned within 1.5 s in video 1; finished videos are kept" in done.report["error"]["what"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["video-000000.safetensors"]
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+@pytest.mark.parametrize("call", [1, 2, 4], ids=["first touch", "first touch of the other expert", "timed"])
+def test_a_dsp_that_hangs_while_blocks_are_timed_ends_the_process(
+    runner: Runner, dsp: tuple[object, ...], call: int, tmp_path: Path
+) -> None:
+    """Without a cut or rates the blocks of both engines are timed. The process that times the GPU ends, too."""
+    more = (*dsp, "--npu-silence-s", 1.5)
+    program = tmp_path / "hvdc_runner"  # a name of its own, by which its processes are found
+    shutil.copy2(runner.program, program)
+    own = Runner(program, runner.artifact, runner.stream, runner.kernels)
+    done = own.run(tmp_path / "out", "hetero", *more, env={"HVDC_STAND_IN_FAULT": f"hangs:{call}"})
+    assert done.status == HANGS, done.said
+    assert done.report["error"]["kind"] == "device"
+    assert "a call of the NPU's engine has not returned within 1.5 s" in done.report["error"]["what"]
+    assert list((tmp_path / "out").iterdir()) == []
+    assert processes_of(program) == []
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+def test_timed_blocks_that_return_are_no_silence(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    done = runner.finished(tmp_path / "out", "hetero", *dsp, "--npu-silence-s", 60)
+    assert done.report["cut_source"] == "measured"
+    assert "stand-in:" not in done.said, "mappings were left"
 
 
 @pytest.mark.parametrize(

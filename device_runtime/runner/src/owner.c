@@ -176,14 +176,14 @@ static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
 
 static const char *gpu_cpus(const hvdc_owner *owner) { return owner->gpu_cpus[0] == 0 ? NULL : owner->gpu_cpus; }
 
-static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
+static bool place_cut(hvdc_owner *owner, hvdc_timed_end *end, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
     hvdc_outcome *outcome = &owner->outcome;
     if (options->mode != HVDC_MODE_HETERO && options->mode != HVDC_MODE_TENSOR) return true;
     if (!outcome->is_placed) {
         hvdc_say(options, "note", "no rates are given: blocks of both engines are timed, while both work");
         if (!hvdc_time_engines(options, &outcome->trajectory, owner->npu, gpu_cpus(owner), owner->stop_fd,
-                               &outcome->rates, stopped, failure) ||
+                               &outcome->rates, end, failure) ||
             !follow_rates(outcome, options->mode, failure))
             return false;
         outcome->is_placed = true;
@@ -283,23 +283,25 @@ static void close_owner(hvdc_owner *owner) {
 enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out) {
     hvdc_owner owner = {.options = *options, .stop_fd = -1};
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
-    bool stopped = false, ran = false;
+    hvdc_timed_end timed = {.stopped = false};
+    bool ran = false;
     owner.stop_fd = hvdc_stop_signals(&failure);
     bool good = owner.stop_fd >= 0 && follow_parent(options, &failure) && pin(&owner, &failure);
     if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
     owner.outcome.options = &owner.options;
     if (good) hvdc_say_aside(true);
     good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
-           place_cut(&owner, &stopped, &failure);
+           place_cut(&owner, &timed, &failure);
     if (good) {
         good = run(&owner, &failure);
         ran = true;
     }
-    stopped = stopped || owner.outcome.report.stopped;
+    const bool stopped = timed.stopped || owner.outcome.report.stopped;
     if (!good) hvdc_print_failure(out, &owner.options, &failure);
     if (good && ran && !hvdc_print_outcome(out, &owner.outcome)) good = false;
     hvdc_say_no_more(good ? HVDC_PROGRESS_PATIENCE_S : options->reader_silence_s);
-    if (owner.outcome.report.npu_hangs) _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
+    if (timed.npu_hangs || owner.outcome.report.npu_hangs)
+        _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
     close_owner(&owner);
     if (stopped) return HVDC_EXIT_STOPPED;
     return good ? HVDC_EXIT_OK : failure.kind == HVDC_FAILURE_NONE ? HVDC_EXIT_FAILURE : hvdc_exit_of(&failure);

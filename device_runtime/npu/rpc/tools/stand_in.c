@@ -2,8 +2,8 @@
  * skel in this library, or, where HVDC_STAND_IN_DSP names a command, over that command's standard input and output.
  *
  * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel",
- * "version", "abi", "map", or "lost:N": in its Nth call after the opening its process dies. HVDC_STAND_IN_ARCH is its
- * architecture, 79 unless it is set: it has the skel of that one alone. */
+ * "version", "abi", "map", "lost:N": in its Nth call after the opening its process dies, or "hangs:N": its Nth call of
+ * `run` never returns. HVDC_STAND_IN_ARCH is its architecture, 79 unless it is set: it has the skel of that one alone. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "marshal.h"
 #include "skel.h"
@@ -20,7 +21,7 @@
 #define MAPPED_MAX 256
 
 static int mapped[MAPPED_MAX], mapped_count; /* descriptors */
-static unsigned calls;
+static unsigned calls, runs;
 
 static const char *fault(void) {
     const char *name = getenv("HVDC_STAND_IN_FAULT");
@@ -81,7 +82,7 @@ int remote_handle64_open(const char *name, uint64_t *handle) {
     if (!is_unsigned || !has_stacks) return HVDC_AEE_UNSIGNED_MODULE;
     if (strcmp(name, due) != 0) return HVDC_AEE_NO_SUCH_MODULE;
     if (has_fault("no-skel")) return (int)(HVDC_REMOTE_DSP_OFFSET + HVDC_AEE_NO_SUCH_FILE);
-    calls = 0;
+    calls = runs = 0;
     if (command() != NULL && !stand_in_pipe_start(command())) return HVDC_AEE_FAILED;
     uint32_t length = (uint32_t)strlen(name) + 1u;
     hvdc_remote_arg args[] = {
@@ -105,7 +106,10 @@ static int invoke_changed(uint64_t handle, uint32_t scalars, hvdc_remote_arg *ar
 
 int remote_handle64_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *args) {
     const char *lost = strncmp(fault(), "lost:", 5) == 0 ? fault() + 5 : NULL;
+    const char *hangs = strncmp(fault(), "hangs:", 6) == 0 ? fault() + 6 : NULL;
     calls++;
+    runs += HVDC_REMOTE_METHOD(scalars) == HVDC_RPC_run;
+    while (hangs != NULL && runs == strtoul(hangs, NULL, 10)) (void)pause();
     if (lost != NULL && calls == strtoul(lost, NULL, 10)) {
         if (command() == NULL) return HVDC_AEE_CONNECTION_RESET;
         stand_in_pipe_kill();
