@@ -43,6 +43,10 @@ def dsp(programs: dict[str, Path]) -> tuple[object, ...]:
     return ("--npu", "dsp", "--fastrpc", programs["hvdc_dsp"].parent / STAND_IN)
 
 
+USED_KIB = 1028
+"""Of VTCM, by the largest product of the model of `tests.calibrations`."""
+
+
 def processes_of(program: Path) -> list[int]:
     """Running processes of a program that no test waits for any more."""
     found = []
@@ -73,8 +77,31 @@ def test_videos_are_those_of_the_portable_engine(
     tables = sum(path.stat().st_size for path in (runner.artifact / "schedule").iterdir())
     report = done.report
     assert (report["npu_hidden_copied"], report["npu_weights_copied_bytes"]) == (0, tables)
-    assert report["npu"] == "a stand-in, 1 vector contexts, 8192 KiB of VTCM"
+    assert report["npu"] == f"a stand-in, 1 vector contexts, {USED_KIB} of 8192 KiB of VTCM"
     assert "stand-in:" not in done.said, "mappings were left"
+
+
+@pytest.mark.parametrize(("others_kib", "held_kib"), [(0, USED_KIB), (8192 - USED_KIB, USED_KIB), (8160, 32)])
+def test_the_vtcm_is_taken_that_is_free_of_what_is_used(
+    runner: Runner, dsp: tuple[object, ...], tmp_path: Path, others_kib: int, held_kib: int
+) -> None:
+    done = runner.run(tmp_path / "out", "npu", *dsp, env={"HVDC_STAND_IN_FAULT": f"vtcm:{others_kib}"})
+    assert done.status == 0, done.said
+    assert done.report["npu"].endswith(f"{held_kib} of 8192 KiB of VTCM")
+
+
+def test_too_little_free_vtcm_is_said(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    """28 KiB are the least that the unit works with; so much as was given, or nothing."""
+    for others_kib, given, words in (
+        (8165, (), "28672 bytes of VTCM are wanted and 27648 are free"),
+        (8100, ("--vtcm-kib", 128), "131072 bytes of VTCM are wanted and 94208 are free"),
+    ):
+        env = {"HVDC_STAND_IN_FAULT": f"vtcm:{others_kib}"}
+        done = runner.run(tmp_path / "out", "npu", *dsp, *given, env=env)
+        assert done.status == 5
+        assert words in done.said
+    done = runner.finished(tmp_path / "out", "npu", *dsp, "--vtcm-kib", 128)
+    assert done.report["npu"].endswith("128 of 8192 KiB of VTCM")
 
 
 @pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")

@@ -49,7 +49,7 @@ typedef struct hvdc_options {
     uint32_t memory_mib; /* at most, of weights, slots and engines together; 0: what the system has available */
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
-    uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
+    uint32_t vtcm_kib;               /* of the DSP; 0: what is free, up to what is used */
     bool npu_unchecked;              /* the DSP's units are not tested when a run begins */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */
