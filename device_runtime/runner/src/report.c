@@ -15,6 +15,7 @@
 
 #include "hvdc/json.h"
 #include "lines.h"
+#include "stderr_apart.h"
 
 #define EVERY_S 1.0 /* between two lines that say how far a video is */
 #define LINE_BYTES 8192u
@@ -61,7 +62,7 @@ static void line_end(const hvdc_options *options, text *t, size_t room_bytes) {
 /* Nobody sees what is said any more: as if this process were asked to stop. */
 static void ask_to_stop(void) { (void)kill(getpid(), SIGTERM); }
 
-void hvdc_say_aside(bool stops) { said.lines = hvdc_lines_open(STDERR_FILENO, stops ? ask_to_stop : NULL); }
+void hvdc_say_aside(bool stops) { said.lines = hvdc_lines_open(hvdc_stderr_apart(), stops ? ask_to_stop : NULL); }
 
 void hvdc_say_no_more(double patience_s) {
     (void)hvdc_lines_close(said.lines, patience_s);

@@ -52,7 +52,8 @@ void hvdc_say_in_lines(void);
 
 /* Standard output, which becomes another name of standard error; NULL with a failure. To be closed by the caller. */
 FILE *hvdc_take_standard_output(hvdc_failure *failure);
-/* With `stops`, standard error's being closed by whoever read it is SIGTERM for this process. */
+/* With `stops`, standard error's being closed by whoever read it is SIGTERM for this process. What libraries print waits
+ * for no reader any more (stderr_apart.h). */
 void hvdc_say_aside(bool stops);
 
 /* What was said is written, unless nobody reads it for `patience_s`. To be called before the process ends. */
