@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from hvdc.errors import Exit, HvdcError
 from hvdc.pipeline.progress import Progress
@@ -119,8 +119,8 @@ def run_runner(program: Path, arguments: Sequence[object], watched: Watched, pro
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=report, stderr=subprocess.PIPE, start_new_session=True
         )
-        assert process.stderr is not None
-        lines = Lines(process.stderr.fileno())
+        heard = cast("IO[bytes]", process.stderr)
+        lines = Lines(heard.fileno())
         try:
             for line in lines:
                 watched.take(line)
@@ -128,7 +128,7 @@ def run_runner(program: Path, arguments: Sequence[object], watched: Watched, pro
         finally:
             _stop(process)
             if lines.join(STOP_TIMEOUT_S):
-                process.stderr.close()
+                heard.close()
             # Videos that were finished since, and last words. What stopped this loop is what is told.
             with contextlib.suppress(KeyboardInterrupt, HvdcError):
                 for line in lines:

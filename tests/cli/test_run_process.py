@@ -112,9 +112,8 @@ def test_what_waits_is_bounded_and_the_last_of_it_is_kept(monkeypatch: pytest.Mo
 
 def test_a_video_that_is_finished_after_an_interrupt_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     finished: list[int] = []
-    watch = Watched(
-        2, EXECUTIONS, Silent(), lambda text: None, lambda *cut: None, finished=lambda held: finished.append(held["video"])
-    )
+    watch, _, _ = watched()
+    watch._finished = lambda held: finished.append(held["video"])
     event = """{"event": "finished", "video": 1, "position": 12, "record": {"video": 1}}"""
     take = watch.take
 

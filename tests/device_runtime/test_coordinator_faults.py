@@ -366,7 +366,7 @@ def test_a_video_that_was_the_last_one_is_no_stopped_stream(programs: dict[str, 
 
 @pytest.mark.parametrize("mode", ["gpu", "dp"])
 def test_latents_that_wait_for_the_decoder_are_kept(programs: dict[str, Path], tmp_path: Path, mode: str) -> None:
-    """The GPU's, while the NPU decodes another video and the stream is abandoned: a later one has only to decode them."""
+    """The GPU's, while the NPU decodes another video and the stream is abandoned: a later one only decodes them."""
     given = {"mode": mode, "videos": 3, "dir": tmp_path, "npu_us": 40_000}
     owner = Owner(programs["hvdc_stream_check"], *words(SHAPE, **given, decode_us=800_000, on_stop=1))
     gpu_video = 1
