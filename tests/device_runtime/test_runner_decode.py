@@ -157,6 +157,20 @@ def test_what_is_said_while_it_decodes(runner: Runner, decoding: tuple[object, .
     assert any("decoder: QNN v2.51" in event.get("text", "") for event in done.events)
 
 
+def test_its_memory_is_forecast_and_refused(runner: Runner, decoding: tuple[object, ...], tmp_path: Path) -> None:
+    """To the byte: its inputs and outputs, a clip's frames and what is blended, and its latent."""
+    done = runner.finished(tmp_path / "out", "npu", *decoding)
+    said, due = done.report["decoder"], done.report["forecast"]
+    assert due["decoder_bytes"] == said["buffer_bytes"] + said["clip_bytes"] + said["latent_bytes"] > 100_000
+    without = sum(due.values()) - due["decoder_bytes"]
+    limit = sum(due.values()) >> 20
+    refusal = runner.run(tmp_path / "refused", "npu", *decoding, "--memory-mib", limit)
+    assert (refusal.status, refusal.report["error"]["kind"]) == (1, "memory")
+    assert f"the decoder {due['decoder_bytes'] / 2**20:.1f} MiB; raise --memory-mib" in refusal.said
+    assert runner.finished(tmp_path / "enough", "npu", *decoding, "--memory-mib", limit + 1).report["finished"] == 3
+    assert runner.finished(tmp_path / "later", "npu", "--memory-mib", (without >> 20) + 1).report["finished"] == 3
+
+
 # --- going on ---------------------------------------------------------------------------------------------------
 
 

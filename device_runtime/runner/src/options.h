@@ -46,7 +46,7 @@ typedef struct hvdc_options {
     bool rates_are_given;
     hvdc_rates rates;
     uint32_t threads;    /* 0: one for each processor that this process may use */
-    uint32_t memory_mib; /* at most, of weights, slots and engines together; 0: what the system has available */
+    uint32_t memory_mib; /* at most, of what hvdc_memory_is_there counts; 0: what the system has available */
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
     uint32_t vtcm_kib;               /* of the DSP; 0: what is free, up to what is used */

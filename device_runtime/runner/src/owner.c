@@ -121,6 +121,10 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
     if (!hvdc_clips_open(options, owner->artifact, owner->outcome.videos, &owner->clips, failure)) return false;
+    if (owner->clips != NULL) {
+        hvdc_clips_describe(owner->clips, &owner->decoder);
+        owner->outcome.decoder = &owner->decoder;
+    }
     owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
     if (owner->videos == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
     return hvdc_memory_is_there(owner->artifact, &owner->outcome, failure);
@@ -128,12 +132,9 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
 
 static uint64_t memory_limit(const hvdc_owner *owner) { return (uint64_t)owner->options.memory_mib << 20; }
 
-static void say_decoder(hvdc_owner *owner) {
-    const hvdc_clips_facts *d = &owner->decoder;
-    if (owner->clips == NULL) return;
-    hvdc_clips_describe(owner->clips, &owner->decoder);
-    owner->outcome.decoder = d;
-    hvdc_say(&owner->options, "note", "decoder: %s; %s", d->decoder, d->memory);
+static void say_decoder(const hvdc_owner *owner) {
+    const hvdc_clips_facts *d = owner->outcome.decoder;
+    if (d != NULL) hvdc_say(&owner->options, "note", "decoder: %s; %s", d->decoder, d->memory);
 }
 
 /* What the DSP's self-test found. Fails where no result of its units would be of any worth. */

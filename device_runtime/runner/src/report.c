@@ -254,8 +254,9 @@ static void put_decoder(FILE *file, const hvdc_clips_facts *d) {
     hvdc_json_text(file, d->memory);
     (void)fprintf(file,
                   ", \"emulator\": %s, \"contexts\": %" PRIu32 ", \"contexts_loaded\": %" PRIu32
-                  ", \"buffer_bytes\": %" PRIu64 ", \"clip_bytes\": %" PRIu64 "}",
-                  d->emulator ? "true" : "false", d->contexts, d->contexts_loaded, d->buffer_bytes, d->clip_bytes);
+                  ", \"buffer_bytes\": %" PRIu64 ", \"clip_bytes\": %" PRIu64 ", \"latent_bytes\": %" PRIu64 "}",
+                  d->emulator ? "true" : "false", d->contexts, d->contexts_loaded, d->buffer_bytes, d->clip_bytes,
+                  d->latent_bytes);
 }
 
 static void put_json(FILE *file, const hvdc_outcome *o) {
@@ -283,12 +284,13 @@ static void put_json(FILE *file, const hvdc_outcome *o) {
                   ", \"gpu_weights_copied_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
                   ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64
                   ", \"forecast\": {\"weights_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
-                  ", \"npu_engine_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64
+                  ", \"npu_engine_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64 ", \"decoder_bytes\": %" PRIu64
                   "}, \"lines_left_out\": %" PRIu64 ", \"decoder\": ",
                   r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
                   r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
                   r->npu_engine_bytes, o->host_bytes, o->forecast.weights_bytes, o->forecast.slot_bytes,
-                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, said.left_out);
+                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, o->forecast.decoder_bytes,
+                  said.left_out);
     put_decoder(file, o->decoder);
     (void)fputs(", \"videos\": [", file);
     for (uint32_t i = 0; i < o->videos; i++) {

@@ -22,6 +22,7 @@ enum hvdc_cut_source { HVDC_CUT_NONE = 0, HVDC_CUT_GIVEN, HVDC_CUT_FROM_RATES, H
 /* Bytes that a run needs, as far as they follow from the artifact. */
 typedef struct hvdc_forecast {
     uint64_t weights_bytes, slot_bytes, npu_engine_bytes, gpu_engine_bytes;
+    uint64_t decoder_bytes; /* hvdc_clips_facts.forecast_bytes; 0 without a decoder */
 } hvdc_forecast;
 
 typedef struct hvdc_outcome {
