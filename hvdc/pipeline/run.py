@@ -149,6 +149,12 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
                 state.note(cut=Trajectory(table.costs()).best().cut, gpu_share=None, cut_source="rates")
             return _run(request, artifact, prompts, videos, rates, machine, place, state, decoder, progress, say)
         except HvdcError as error:
+            if not place.root.is_dir():
+                raise HvdcError(
+                    "the output was removed, renamed or replaced while it was filled", where=str(place.root),
+                    found=f"{error.what}{error.found and f': {error.found}'}",
+                    fix="put the folder back and run the same command with --resume, or run the same command again",
+                ) from error  # fmt: skip
             if not state.has_begun and AND_RESUME in error.fix:  # nothing of this run is kept
                 error.fix = error.fix.partition(AND_RESUME)[0] + " again"
             raise

@@ -169,6 +169,8 @@ def outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
         fix = "make room and run the same command with --resume: finished videos are kept" if full else ""
         raise RunnerError(what, status=kind, log=log, fix=fix)
     how = f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
+    if -status == signal.SIGBUS:
+        how += ", as when a file that it reads is cut short: hvdc validate looks at the artifact"
     raise RunnerError(
         "the runtime ended without a report", found=how, log=log,
         fix="run the same command with --resume: finished videos are kept",
