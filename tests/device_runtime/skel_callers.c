@@ -58,8 +58,7 @@ static bool execute(hvdc_engine *engine, hvdc_failure *failure) {
     float *hidden = malloc(values * sizeof *hidden), *text = calloc((size_t)g->text_tokens * g->width, sizeof *text);
     for (size_t i = 0; i < values; i++) hidden[i] = (float)(i % 7u) * 0.25f - 0.75f;
     const uint32_t expert = hvdc_artifact_step(artifact, 0)->expert;
-    const bool good =
-        engine->set_text(engine, expert, text, failure) && engine->run(engine, 0, 0, 1, hidden, failure);
+    const bool good = engine->set_text(engine, expert, text, failure) && engine->run(engine, 0, 0, 1, hidden, failure);
     if (good) compare(hidden, values);
     free(hidden);
     free(text);

@@ -17,7 +17,7 @@ typedef struct check_spec {
     hvdc_stream_options options;
     uint32_t seed, switch_step; /* the detail expert's first step */
     uint32_t gpu_block_us, npu_block_us, host_us, decode_us, load_us;
-    bool decodes; /* else it has no decoder */
+    bool decodes;         /* else it has no decoder */
     const char *artifact; /* weights to share; the sizes are its own then */
     uint32_t limit_kib;   /* of shared weights */
     /* Faults of the worker: it kills itself in a block; in the middle of writing a step's latent; after scribbling over

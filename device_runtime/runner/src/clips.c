@@ -115,14 +115,14 @@ void hvdc_clips_close(hvdc_clips *clips) {
 void hvdc_clips_describe(const hvdc_clips *clips, hvdc_clips_facts *facts) {
     hvdc_decoder_facts found;
     hvdc_frame_decoder_facts(clips->decoder, &found);
-    *facts = (hvdc_clips_facts){.emulator = clips->emulator,
-                                .contexts = found.contexts,
-                                .contexts_loaded = found.contexts_loaded,
-                                .buffer_bytes = found.buffer_bytes,
-                                .clip_bytes = found.clip_bytes,
-                                .latent_bytes = clips->latent_bytes,
-                                .forecast_bytes =
-                                    found.buffer_bytes + clips->forecast_clip_bytes + clips->latent_bytes};
+    *facts =
+        (hvdc_clips_facts){.emulator = clips->emulator,
+                           .contexts = found.contexts,
+                           .contexts_loaded = found.contexts_loaded,
+                           .buffer_bytes = found.buffer_bytes,
+                           .clip_bytes = found.clip_bytes,
+                           .latent_bytes = clips->latent_bytes,
+                           .forecast_bytes = found.buffer_bytes + clips->forecast_clip_bytes + clips->latent_bytes};
     (void)snprintf(facts->decoder, sizeof facts->decoder, "%s", clips->name);
     (void)snprintf(facts->binary_build, sizeof facts->binary_build, "%s", found.binary_build);
     (void)snprintf(facts->memory, sizeof facts->memory, "%s", found.memory);

@@ -26,7 +26,8 @@ bool hvdc_memory_is_there(const hvdc_artifact *artifact, hvdc_outcome *outcome, 
     return all <= room ||
            hvdc_fail(failure, HVDC_FAILURE_MEMORY,
                      "this run needs %.1f MiB of memory and %.1f MiB are %s: weights %.1f MiB, videos in flight %.1f "
-                     "MiB, the NPU's engine %.1f MiB, the GPU's %.1f MiB, the decoder %.1f MiB; %s, or take a smaller clip%s%s",
+                     "MiB, the NPU's engine %.1f MiB, the GPU's %.1f MiB, the decoder %.1f MiB; %s, or take a smaller "
+                     "clip%s%s",
                      mib(all), mib(room), limited ? "allowed" : "available", mib(f->weights_bytes), mib(f->slot_bytes),
                      mib(f->npu_engine_bytes), mib(f->gpu_engine_bytes), mib(f->decoder_bytes),
                      limited ? "raise --memory-mib" : "close other programs", has_gpu ? " or mode npu" : "",

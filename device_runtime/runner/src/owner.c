@@ -93,9 +93,7 @@ static bool place(hvdc_outcome *outcome, hvdc_failure *failure) {
     outcome->rates = options->rates;
     outcome->is_placed = given || options->rates_are_given;
     if (options->mode == HVDC_MODE_HETERO || options->mode == HVDC_MODE_TENSOR)
-        outcome->cut_source = given                ? HVDC_CUT_GIVEN
-                              : outcome->is_placed ? HVDC_CUT_FROM_RATES
-                                                   : HVDC_CUT_MEASURED;
+        outcome->cut_source = given ? HVDC_CUT_GIVEN : outcome->is_placed ? HVDC_CUT_FROM_RATES : HVDC_CUT_MEASURED;
     return !options->rates_are_given || follow_rates(outcome, options->mode, failure);
 }
 
@@ -232,8 +230,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
     char threads[16], *worker_argv[HVDC_ARGUMENTS_MAX];
     hvdc_options_for(HVDC_ROLE_WORKER, options, gpu_cpus(owner), threads, worker_argv);
     const bool needs_gpu = hvdc_outcome_needs_gpu(outcome);
-    if (needs_gpu)
-        hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
+    if (needs_gpu) hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
     struct io io = {.owner = owner, .speaker = {.options = options, .trajectory = &outcome->trajectory}};
     const hvdc_stream stream = {
         .trajectory = outcome->trajectory,
@@ -291,8 +288,8 @@ enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out) {
     if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
     owner.outcome.options = &owner.options;
     if (good) hvdc_say_aside(true);
-    good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
-           place_cut(&owner, &timed, &failure);
+    good =
+        good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) && place_cut(&owner, &timed, &failure);
     if (good) {
         good = run(&owner, &failure);
         ran = true;

@@ -289,8 +289,7 @@ static void put_json(FILE *file, const hvdc_outcome *o) {
                   r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
                   r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
                   r->npu_engine_bytes, o->host_bytes, o->forecast.weights_bytes, o->forecast.slot_bytes,
-                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, o->forecast.decoder_bytes,
-                  said.left_out);
+                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, o->forecast.decoder_bytes, said.left_out);
     put_decoder(file, o->decoder);
     (void)fputs(", \"videos\": [", file);
     for (uint32_t i = 0; i < o->videos; i++) {

@@ -24,7 +24,8 @@ static int open_again(bool waits) {
 
 int hvdc_stderr_apart(void) {
     struct stat status;
-    const bool can_fill = fstat(STDERR_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || isatty(STDERR_FILENO) == 1);
+    const bool can_fill =
+        fstat(STDERR_FILENO, &status) == 0 && (S_ISFIFO(status.st_mode) || isatty(STDERR_FILENO) == 1);
     const int own = can_fill ? open_again(true) : -1, theirs = own < 0 ? -1 : open_again(false);
     const bool apart = theirs >= 0 && dup2(theirs, STDERR_FILENO) >= 0 && dup2(theirs, STDOUT_FILENO) >= 0;
     if (theirs >= 0) (void)close(theirs);

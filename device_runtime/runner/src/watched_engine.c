@@ -18,7 +18,8 @@ typedef struct watched {
     hvdc_engine *engine;
     double limit_s;
     pthread_t thread;
-    pthread_mutex_t mutex; /* what follows is the mutex's, but for what a call is given and gives, which is the call's */
+    pthread_mutex_t
+        mutex; /* what follows is the mutex's, but for what a call is given and gives, which is the call's */
     pthread_cond_t changed;
     enum what asked;
     bool hangs;

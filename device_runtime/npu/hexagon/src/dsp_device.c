@@ -87,8 +87,8 @@ static uint32_t vtcm_bytes_here(void) {
 /* Of no other session; all there is where the firmware does not say. */
 static uint32_t vtcm_free_bytes(void) {
     unsigned bytes = 0, free_bytes = 0;
-    if (compute_resource_query_VTCM == NULL ||
-        compute_resource_query_VTCM(0, &bytes, NULL, &free_bytes, NULL) != 0 || free_bytes == 0)
+    if (compute_resource_query_VTCM == NULL || compute_resource_query_VTCM(0, &bytes, NULL, &free_bytes, NULL) != 0 ||
+        free_bytes == 0)
         return vtcm_bytes_here();
     return free_bytes;
 }
@@ -117,8 +117,7 @@ bool hvdc_dsp_acquire(uint32_t least_bytes, uint32_t most_bytes, hvdc_dsp_units 
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
                          "%u bytes of VTCM and the matrix unit are not free: close other programs that use the NPU",
                          (unsigned)least_bytes);
-    if (compute_resource_attr_get_vtcm_ptr_v2(&attributes, &vtcm, &found) != 0 || vtcm == NULL ||
-        found < least_bytes) {
+    if (compute_resource_attr_get_vtcm_ptr_v2(&attributes, &vtcm, &found) != 0 || vtcm == NULL || found < least_bytes) {
         hvdc_dsp_release(units);
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%u bytes of VTCM were asked for and %u came",
                          (unsigned)least_bytes, found);
