@@ -70,7 +70,8 @@ def test_a_disk_that_fills(kib: int, runnable_artifact: Path, embeds: Path, whol
 
 def at_event(monkeypatch: pytest.MonkeyPatch, event: str, act: Callable[[], None]) -> None:
     """Do something when the runtime says so for the first time."""
-    take, acted = Watched.take, []
+    take = Watched.take
+    acted: list[str] = []
 
     def heard(self: Watched, line: str) -> None:
         if f'"event": "{event}"' in line and not acted:
