@@ -31,12 +31,11 @@ LOOSE = (
     "-D_GNU_SOURCE",
     "-Wno-macro-redefined",
     "-DHVDC_ANDROID_MEMORY",
+    '-DHVDC_RUNTIME_VERSION="0"',
     *(f"-I{RUNTIME / part}" for part in ("core/include", "core/src", "platform/include", "platform/src")),
     *(f"-I{RUNTIME / part}" for part in ("gpu/src", "decoder/include", "decoder/src")),
-    *(
-        f"-I{RUNTIME / part}"
-        for part in ("host/include", "coordinator/include", "npu/include", "npu/rpc/src", "npu/hexagon/src")
-    ),
+    *(f"-I{RUNTIME / part}" for part in ("host/include", "coordinator/include", "npu/include", "npu/rpc/include")),
+    *(f"-I{RUNTIME / part}" for part in ("npu/rpc/src", "npu/hexagon/src")),
 )
 """Of files that the host's build does not compile: Android's memory, fuzz targets, what tests compile themselves."""
 

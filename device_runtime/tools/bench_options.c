@@ -27,7 +27,7 @@ const char BENCH_HELP[] =
     "                        on Android, else on processors)\n"
     "  --npu-sums fast|exact how its GEMMs add (fast)\n"
     "  --fastrpc LIBRARY     FastRPC's library, a name or a path (libcdsprpc.so)\n"
-    "  --vtcm-kib N          of the DSP's VTCM at most (all of it)\n"
+    "  --vtcm-kib N          so much of the DSP's VTCM, or a refusal; otherwise what is free of what a block uses\n"
     "  --weights shared|mapped\n"
     "                        both engines read one copy in shared memory, as in hvdc_runner, or the artifact's files\n"
     "                        where they are mapped (shared)\n"

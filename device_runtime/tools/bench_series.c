@@ -46,6 +46,7 @@ double bench_spread(const bench_series *series) {
 bool bench_engine_begin(bench_engine *engine, hvdc_engine *opened, const hvdc_trajectory *trajectory, uint32_t repeat,
                         hvdc_failure *failure) {
     engine->open = hvdc_timing_begin(&engine->timing, opened, trajectory, failure);
+    if (!engine->open) hvdc_timing_end(&engine->timing);
     bool good = engine->open;
     for (uint32_t e = 0; good && e < HVDC_TIMED_EXPERTS; e++)
         good = bench_series_open(&engine->alone[e], repeat, failure) &&

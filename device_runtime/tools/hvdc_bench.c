@@ -99,8 +99,9 @@ static bool open_npu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
         .library = o->fastrpc, .skel_folder = folder, .vtcm_bytes = o->vtcm_kib << 10, .sums = o->sums, .grid = *grid};
     if (!hvdc_dsp_open(&b->weights, &dsp, &b->engines[NPU], failure)) return false;
     const hvdc_dsp_description *d = hvdc_dsp_describe_engine(b->engines[NPU]);
-    (void)snprintf(b->npu, sizeof b->npu, "Hexagon v%" PRIu32 ", %" PRIu32 " vector contexts, %" PRIu32 " KiB of VTCM",
-                   d->arch, d->contexts, d->vtcm_bytes >> 10);
+    (void)snprintf(b->npu, sizeof b->npu,
+                   "Hexagon v%" PRIu32 ", %" PRIu32 " vector contexts, %" PRIu32 " of %" PRIu32 " KiB of VTCM", d->arch,
+                   d->contexts, d->vtcm_held_bytes >> 10, d->vtcm_bytes >> 10);
     return true;
 }
 

@@ -238,7 +238,7 @@ def _print(ran: Ran) -> None:
         times = (held["gpu_s"], held["npu_s"], held["cpu_s"], held["waiting_s"])
         cells = ["was there"] * 4 if held["skipped"] else [f"{t:.3f}" for t in times]
         share = f"{held['gpu_blocks']}/{executions}" + (" (recovered)" if held["recovered"] else "")
-        seconds = held["decode_s"] if ran.decoded_by else ran.decode_s[i]
+        seconds = held["decode_s"] if ran.in_stream or not ran.clips else ran.clips[i].decode_s
         decode = "" if seconds is None else f"{seconds:.3f}"
         rows.append([i, shown(ran.texts[i]), ran.videos[i].seed, share, *cells, decode])
     table("", columns, rows)
@@ -256,16 +256,17 @@ def _print(ran: Ran) -> None:
         console.print(f"period    {report['period_s']:.3f} s between finished latents")
     device = f"; GPU: {ran.device}" if ran.device else ""
     console.print(f"ran on    {ran.where}{device}")
-    if ran.decoded_by:
+    if ran.clips:
         emulator = "Qualcomm's emulator on this machine, no phone"
-        console.print(f"decoder   {ran.decoded_by}: {emulator if ran.request.device is None else 'the phone itself'}")
+        by_runtime = emulator if ran.request.device is None else "the phone itself"
+        console.print(f"decoder   {ran.decoded_by}: {by_runtime if ran.in_stream else 'on this machine'}")
     weights, beside = report["weights_bytes"] / 2**20, report["gpu_engine_bytes"] + report["npu_engine_bytes"]
     copied, shares = report["gpu_weights_copied_bytes"] / 2**20, report["gpu_import"] not in ("", "copy")
     once = f"and {copied:.1f} MiB copied to the GPU" if copied else "once for both engines" if shares else "once"
     console.print(f"weights   {weights:.1f} MiB, {once}; beside them {beside / 2**20:.1f} MiB of theirs")
     for note in ran.notes:
         console.print(f"note: {note}")
-    made = f"{place.clip(0, ran.request.suffix)} …, {place.sheet}" if ran.decoded else f"{place.latents}"
+    made = f"{place.clip(0, ran.request.suffix)} …, {place.sheet}" if ran.clips else f"{place.latents}"
     console.print(f"wrote {made}")
 
 

@@ -16,7 +16,7 @@ from hvdc.pipeline.clip_writer import image_library
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.run_clips import write_clips, write_sheet
+from hvdc.pipeline.run_clips import Clip, write_clips, write_sheet
 from hvdc.pipeline.run_decoders import DECODERS, ON_DEVICE, AfterStream, InStream, OnDevice, RunDecoder
 from hvdc.pipeline.run_device import DeviceChoice, DeviceMachine, Machine, RunnerPaths
 from hvdc.pipeline.run_history import finished_run, merged
@@ -97,21 +97,24 @@ class HostMachine:
 
 @dataclass(frozen=True)
 class Ran:
-    """``report``: of `hvdc_runner`. ``decode_s``: seconds of each video in onnxruntime; None: was there, or is not
-    decoded there. ``decoded_by``: the decoder in the runtime, as it calls itself; ``""`` for none. ``where``: what the
-    runtime ran on, a sentence."""
+    """``report``: of `hvdc_runner`. ``clips``: of each video; none of a run that does not decode. ``in_stream``: the
+    runtime has decoded them. ``where``: what the runtime ran on, a sentence."""
 
     request: RunRequest
     report: dict[str, Any]
     device: str
     videos: tuple[StreamVideo, ...]
     texts: tuple[str, ...]
-    decode_s: tuple[float | None, ...]
-    decoded: bool
-    decoded_by: str
+    clips: tuple[Clip, ...]
+    in_stream: bool
     sheet_rows: int
     where: str = WHERE
     notes: tuple[str, ...] = field(default=())
+
+    @property
+    def decoded_by(self) -> str:
+        """Who decoded the clips, all of them if there are several; ``""`` without clips."""
+        return ", ".join(dict.fromkeys(clip.decoded_by for clip in self.clips))
 
 
 def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> Ran:
@@ -149,6 +152,12 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
                 state.note(cut=Trajectory(table.costs()).best().cut, gpu_share=None, cut_source="rates")
             return _run(request, artifact, prompts, identity, rates, machine, place, state, decoder, progress, say)
         except HvdcError as error:
+            if not place.root.is_dir():
+                raise HvdcError(
+                    "the output was removed, renamed or replaced while it was filled", where=str(place.root),
+                    found=f"{error.what}{error.found and f': {error.found}'}",
+                    fix="put the folder back and run the same command with --resume, or run the same command again",
+                ) from error  # fmt: skip
             if not state.has_begun and AND_RESUME in error.fix:  # nothing of this run is kept
                 error.fix = error.fix.partition(AND_RESUME)[0] + " again"
             raise
@@ -162,11 +171,17 @@ def run(request: RunRequest, progress: Progress, say: Callable[[str], None]) -> 
             ) from stop  # fmt: skip
 
 
+def _needs_gpu(request: RunRequest) -> bool:
+    """Whether what was asked for leaves the GPU any work; a cut or a share that is still to be placed may."""
+    idle = {"npu": True, "hetero": request.cut == 0, "hetero-tensor": request.gpu_share == 0}
+    return not idle.get(request.mode, False)
+
+
 def _checked(request: RunRequest, artifact: Artifact) -> RateTable | None:
     """What is refused before anything is built or written. Raises UsageError."""
     manifest = artifact.manifest
     steps, layers = len(manifest.steps), manifest.geometry.layers
-    if request.mode != "npu" and manifest.calibration is None:
+    if _needs_gpu(request) and manifest.calibration is None:
         raise UsageError(
             "the artifact has no activation scales, and the GPU's arithmetic needs them",
             where=f"{request.artifact}, --mode {request.mode}",
@@ -238,19 +253,17 @@ def _run(
     else:
         report, latents = finished
     write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
-    decode_s: list[float | None] = [None] * len(videos)
+    clips: list[Clip] = []
     rows = 0
-    decoded_by = ""
+    in_stream = decoder is not None and decoder.libraries is not None
+    if not in_stream:
+        report = report | {"decoder": None}  # a start whose decoder it had may have been another one's
     if decoder is not None:
-        seconds = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
-        if isinstance(decoder, InStream):
-            decoded_by = decoder.decoded_by or report["decoder"]["name"]
-        else:
-            decode_s = seconds
+        clips = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
         rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
     return Ran(
-        request, _with_first_source(report, state), device, videos, texts, tuple(decode_s), decoder is not None,
-        decoded_by, rows, machine.where, _notes(request, manifest.decoder is not None, report),
+        request, _with_first_source(report, state), device, videos, texts, tuple(clips), in_stream,
+        rows, machine.where, _notes(request, manifest.decoder is not None, report),
     )  # fmt: skip
 
 
@@ -324,15 +337,20 @@ def facts(ran: Ran) -> dict[str, Any]:
     place = Place(ran.request.output)
     rows = []
     for i, (held, text) in enumerate(zip(ran.report["videos"], ran.texts, strict=True)):
-        row = {"prompt": text, "seed": ran.videos[i].seed, **held, "host_decode_s": ran.decode_s[i]}
-        rows.append(row | {"clip": str(place.clip(i, ran.request.suffix)) if ran.decoded else None})
+        row = {"prompt": text, "seed": ran.videos[i].seed, **held, "host_decode_s": None}
+        row |= {"clip": None, "decoded_by": None}
+        if ran.clips:
+            row |= {"clip": str(place.clip(i, ran.request.suffix)), "decoded_by": ran.clips[i].decoded_by}
+        if ran.clips and not ran.in_stream:
+            row |= {"host_decode_s": ran.clips[i].decode_s, "decode_s": 0.0}
+        rows.append(row)
     return {
         **{name: value for name, value in ran.report.items() if name != "videos"},
         "gpu": ran.device,
         "where": ran.where,
         "decoded_by": ran.decoded_by or None,
         "latents": str(place.latents),
-        "sheet": str(place.sheet) if ran.decoded else None,
+        "sheet": str(place.sheet) if ran.clips else None,
         "videos": rows,
         "notes": list(ran.notes),
     }

@@ -7,6 +7,7 @@ import importlib
 import io
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +31,45 @@ STRIP_WIDTH_PX = 1600
 SHEET_ROWS = 50
 CAPTION_PX = 16
 
+DECODED_BY = "decoded_by"
+"""Of what is kept of a clip; it decides nothing."""
+
+
+@dataclass(frozen=True)
+class Clip:
+    """``decode_s``: seconds of decoding, or of reading what the runtime decoded; None: it was there. ``decoded_by``:
+    who decoded it, as that calls itself."""
+
+    decode_s: float | None
+    decoded_by: str
+
 
 def write_clips(
     place: Place, state: Run, decoder: RunDecoder, latents: Float32Array, suffix: str, fps: int, progress: Progress
-) -> list[float | None]:
+) -> list[Clip]:
     """Decode each latent of ``[videos, channels, frames, rows, columns]`` into a clip and a strip of its frames.
 
-    Those that are there already stay, if they are of this latent, decoder, format and rate, and whole. Returns seconds
-    of decoding each, or of reading what the runtime decoded, None where it was there. Raises as `RunDecoder.frames` and
-    `write_clip`.
+    Those that are there already stay, if they are of this latent, decoder, format and rate, and whole. Raises as
+    `RunDecoder.frames` and `write_clip`.
     """
-    seconds: list[float | None] = []
+    clips: list[Clip] = []
     for video, latent in enumerate(latents):
         clip, strip = place.clip(video, suffix), place.strip(video)
         of = {"latent": hashlib.sha256(np.ascontiguousarray(latent, "<f4").data).hexdigest(), **decoder.identity}
         _remove_others(place, state, video, suffix, of)
-        if state.clip(clip.name) == of | {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip)}:
-            seconds.append(None)
+        held = state.clip(clip.name)
+        by = held.pop(DECODED_BY, decoder.kind)  # runs that were begun before it was kept go on
+        if held == of | {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip)}:
+            clips.append(Clip(None, by))
             continue
         begin = time.monotonic()
-        frames = decoder.frames(place, video, latent, progress)
-        seconds.append(time.monotonic() - begin)
+        frames, by = decoder.frames(place, video, latent, progress)
+        clips.append(Clip(time.monotonic() - begin, by))
         write_durably(strip, _png(strip_of(frames)))
         write_clip(clip, frames, fps)
-        state.note_clip(clip.name, of | {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip)})
-    return seconds
+        made = {"fps": fps, "clip": _sha256(clip), "strip": _sha256(strip), DECODED_BY: by}
+        state.note_clip(clip.name, of | made)
+    return clips
 
 
 def _remove_others(place: Place, state: Run, video: int, suffix: str, of: dict[str, str]) -> None:

@@ -6,6 +6,7 @@ which computes what the NPU computes, and says nothing about time or about wheth
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
@@ -19,7 +20,7 @@ from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_checks import other_build, why_not_read
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.run_frames import read_frames
+from hvdc.pipeline.run_frames import Frames, read_frames
 from hvdc.pipeline.run_place import Place
 from hvdc.pipeline.run_results import tokens_sha256
 
@@ -43,17 +44,23 @@ class RunDecoder(Protocol):
     def libraries(self) -> Path | None:
         """Of QNN, with which the runtime decodes; None: it makes latents only."""
 
+    @property
+    def kind(self) -> str:
+        """One of DECODERS."""
+
     def is_done(self, place: Place, video: int) -> bool:
         """Whether the runtime has nothing to decode of a finished video."""
 
-    def frames(self, place: Place, video: int, latent: Float32Array, progress: Progress) -> Float32Array:
-        """``latent`` float32 ``[z, T, rows, columns]`` → frames float32 ``[T', height, width, 3]``, RGB in [0, 1]."""
+    def frames(self, place: Place, video: int, latent: Float32Array, progress: Progress) -> tuple[Float32Array, str]:
+        """``latent`` float32 ``[z, T, rows, columns]`` → frames float32 ``[T', height, width, 3]``, RGB in [0, 1], and
+        who has decoded them, as that calls itself."""
 
 
 class AfterStream:
     """onnxruntime, on the artifact's graphs. Raises as `HostDecoder`."""
 
     libraries = None
+    kind = DECODERS[0]
 
     def __init__(self, decoder: HostDecoder) -> None:
         self._decoder = decoder
@@ -65,22 +72,18 @@ class AfterStream:
     def is_done(self, place: Place, video: int) -> bool:
         return True
 
-    def frames(self, place: Place, video: int, latent: Float32Array, progress: Progress) -> Float32Array:
-        return self._decoder.decode(latent, progress)
+    def frames(self, place: Place, video: int, latent: Float32Array, progress: Progress) -> tuple[Float32Array, str]:
+        return self._decoder.decode(latent, progress), f"onnxruntime {version('onnxruntime')}"
 
 
 class InStream:
-    """The runtime, through the emulator.
+    """The runtime, through the emulator. Raises UsageError for an artifact that the emulator cannot decode, and where
+    there is none."""
 
-    ``decoded_by``: what the frames' files say, once one was read. Raises UsageError for an artifact that the emulator
-    cannot decode, and where there is none.
-    """
-
-    name = DECODERS[1]
+    kind = DECODERS[1]
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact = artifact
-        self.decoded_by = ""
         self.libraries: Path | None = self._found_libraries()
 
     def _found_libraries(self) -> Path:
@@ -89,7 +92,7 @@ class InStream:
 
     @property
     def identity(self) -> dict[str, str]:
-        return {"decoder": self.name}
+        return {"decoder": self.kind}
 
     def is_done(self, place: Place, video: int) -> bool:
         try:
@@ -98,19 +101,19 @@ class InStream:
             return False
         return True
 
-    def frames(self, place: Place, video: int, latent: Float32Array, progress: Progress) -> Float32Array:
+    def frames(self, place: Place, video: int, latent: Float32Array, progress: Progress) -> tuple[Float32Array, str]:
         """Those that the runtime has written. Raises HvdcError: they are damaged, or of another latent."""
-        return self._read(place, video).astype(np.float32) / np.float32(255)
+        found = self._read(place, video)
+        return found.pixels.astype(np.float32) / np.float32(255), found.decoder
 
-    def _read(self, place: Place, video: int) -> npt.NDArray[np.uint8]:
+    def _read(self, place: Place, video: int) -> Frames:
         found = read_frames(place.frames(video), self._artifact)
         if found.latent != tokens_sha256(place.result(video)):
             raise HvdcError(
                 "a video's frames are not those of its latent", where=str(place.frames(video)),
                 fix="remove the file and run the same command with --resume",
             )  # fmt: skip
-        self.decoded_by = found.decoder
-        return found.pixels
+        return found
 
 
 class OnDevice(InStream):
@@ -119,7 +122,7 @@ class OnDevice(InStream):
     ``libraries`` says that there are some; their place is the device's. Raises UsageError where something is missing.
     """
 
-    name = ON_DEVICE
+    kind = ON_DEVICE
 
     def __init__(self, artifact: Artifact, *, has_libraries: bool) -> None:
         self._has_libraries = has_libraries

@@ -180,8 +180,8 @@ class Run:
         return record
 
     def clip(self, name: str) -> dict[str, Any]:
-        """What a clip was made from, and the SHA-256 of what was written (`run_clips`); {} for none."""
-        return _dict(self._table("clips").get(name))
+        """What a clip was made from, and the SHA-256 of what was written (`run_clips`); {} for none. A copy."""
+        return dict(_dict(self._table("clips").get(name)))
 
     def note_clip(self, name: str, made: dict[str, Any]) -> None:
         self.note(clips=self._table("clips") | {name: made})

@@ -13,10 +13,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from hvdc.errors import Exit, HvdcError
 from hvdc.pipeline.progress import Progress
+from hvdc.pipeline.run_lines import Lines
 
 LOG_LINES = 200
 STATUS = {"usage": Exit.USAGE, "artifact": Exit.BAD_ARTIFACT, "device": Exit.DEVICE}
@@ -51,7 +52,7 @@ class Watched:
         """The GPU's name, once known."""
         self._position = [0] * videos
         self._executions = executions
-        self._progress, self._say, self._placed = progress, say, placed
+        self._progress, self.say, self._placed = progress, say, placed
         self._begun, self._finished = begun, finished
         self._started = False
         self._said_s = 0.0
@@ -71,9 +72,9 @@ class Watched:
             self._placed(int(event["cut"]), float(event["gpu_share"]), str(event["cut_source"]))
         elif kind == "gpu":
             self.device = text.removeprefix("GPU: ")
-            self._say(f"GPU: {self.device}")
+            self.say(f"GPU: {self.device}")
         elif kind in ("note", "gpu-lost", "cut-chosen"):
-            self._say(text)
+            self.say(text)
         elif kind in ("blocks", "handoff", "finished", "skipped"):
             record: dict[str, Any] = event["record"] if isinstance(event.get("record"), dict) else {}
             was_there = kind == "skipped" or bool(record.get("kept"))
@@ -88,7 +89,7 @@ class Watched:
         if done > 1 and now_s - self._said_s < SAY_EVERY_S:
             return
         if done > 1:
-            self._say(f"video {video}: {done} of {total} latent frames of tiles decoded")
+            self.say(f"video {video}: {done} of {total} latent frames of tiles decoded")
         self._said_s = now_s
 
     def _advance(self, video: int, kind: str, position: int, was_there: bool) -> None:
@@ -116,30 +117,39 @@ def run_runner(program: Path, arguments: Sequence[object], watched: Watched, pro
     # Standard output is the report, a few lines at the end: a file cannot block whoever writes it.
     with tempfile.TemporaryFile() as report:
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=report, stderr=subprocess.PIPE, text=True, errors="replace",
-            start_new_session=True,
-        )  # fmt: skip
+            command, stdin=subprocess.DEVNULL, stdout=report, stderr=subprocess.PIPE, start_new_session=True
+        )
+        heard = cast("IO[bytes]", process.stderr)
+        lines = Lines(heard.fileno())
         try:
-            for line in process.stderr or ():
-                watched.take(line.rstrip("\n"))
+            for line in lines:
+                watched.take(line)
             process.wait()
         finally:
             _stop(process)
+            if lines.join(STOP_TIMEOUT_S):
+                heard.close()
+            # Videos that were finished since, and last words. What stopped this loop is what is told.
+            with contextlib.suppress(KeyboardInterrupt, HvdcError):
+                for line in lines:
+                    watched.take(line)
             progress.finish()
+        if lines.left_out:
+            watched.say(f"{lines.left_out} lines of the runtime were left out: this process was kept from taking them")
         report.seek(0)
         text = report.read().decode("utf-8", "replace")
     return outcome(process.returncode, text, watched.log)
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def _stop(process: subprocess.Popen[bytes]) -> None:
     """End a process that still runs, gently and then not. Its own child dies with it."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=STOP_TIMEOUT_S)
+            process.wait(STOP_TIMEOUT_S)
     if process.poll() is None:
         process.kill()
-    process.communicate()
+    process.wait()
 
 
 def outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
@@ -159,6 +169,8 @@ def outcome(status: int, text: str, log: Sequence[str]) -> dict[str, Any]:
         fix = "make room and run the same command with --resume: finished videos are kept" if full else ""
         raise RunnerError(what, status=kind, log=log, fix=fix)
     how = f"it was killed by signal {-status}" if status < 0 else f"it ended with status {status}"
+    if -status == signal.SIGBUS:
+        how += ", as when a file that it reads is cut short: hvdc validate looks at the artifact"
     raise RunnerError(
         "the runtime ended without a report", found=how, log=log,
         fix="run the same command with --resume: finished videos are kept",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,32 @@ def test_clips_are_of_the_runtimes_frames(artifact: Path, embeds: Path, out: Pat
     assert facts["decoded_by"] == "QNN v2.51.0.260929181845 on the x86 emulator of the NPU"
     assert [video["host_decode_s"] for video in facts["videos"]] == [None, None]
     assert all(video["decode_s"] > 0 for video in facts["videos"])
+
+
+@pytest.mark.usefixtures("_stand_in")
+def test_each_clip_says_what_decoded_it(artifact: Path, embeds: Path, out: Path) -> None:
+    """Also where an earlier start of the same run decoded otherwise, and where the decoder was changed in between."""
+    emulator, host = "QNN v2.51.0.260929181845 on the x86 emulator of the NPU", f"onnxruntime {version('onnxruntime')}"
+    first = ran(artifact, embeds, out, *EMULATED)
+    assert (first["decoded_by"], first["decoder"]["name"]) == (emulator, emulator)
+    assert [video["decoded_by"] for video in first["videos"]] == [emulator] * 2
+    again = ran(artifact, embeds, out, "--resume")
+    assert (again["decoded_by"], again["decoder"]) == (host, None)
+    assert [video["decoded_by"] for video in again["videos"]] == [host] * 2
+    assert [video["decode_s"] for video in again["videos"]] == [0, 0]
+    held = json.loads((out / "run.json").read_text())
+    held["clips"]["video-000000.mp4"]["decoded_by"] = "onnxruntime 1.0"  # by an older one
+    del held["clips"]["video-000001.mp4"]["decoded_by"]  # as it was kept before
+    (out / "run.json").write_text(json.dumps(held))
+    mixed = ran(artifact, embeds, out, "--resume")
+    assert [video["host_decode_s"] for video in mixed["videos"]] == [None, None]
+    assert [video["decoded_by"] for video in mixed["videos"]] == ["onnxruntime 1.0", "onnxruntime"]
+    assert mixed["decoded_by"] == "onnxruntime 1.0, onnxruntime"
+    back = ran(artifact, embeds, out, *EMULATED, "--resume")
+    assert (back["decoded_by"], back["skipped"]) == (emulator, 2)
+    assert all(video["decode_s"] > 0 for video in back["videos"])
+    latents = ran(artifact, embeds, out, "--no-decode", "--resume")
+    assert (latents["decoded_by"], latents["decoder"]) == (None, None)
 
 
 @pytest.mark.usefixtures("_stand_in")

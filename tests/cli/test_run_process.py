@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from hvdc.cli.output import Lines, shown
-from hvdc.pipeline import run_process
+from hvdc.pipeline import run_lines, run_process
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.run_process import RunnerError, Watched, run_runner
@@ -66,6 +67,67 @@ def test_a_process_that_does_not_stop_is_killed(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(KeyboardInterrupt):
         run_runner(path, (), watch, Silent())
     assert not is_running(int((tmp_path / "pid").read_text()))
+
+
+def test_the_runtime_never_waits_for_who_watches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a pipe holds is written, and the program ends, while the first line is still being taken."""
+    watch, _, _ = watched()
+    taken: list[str] = []
+    end = tmp_path / "end"
+    loop = "i=0; while [ $i -lt 9000 ]; do echo 'a driver talks, and talks' >&2; i=$((i+1)); done"
+    text = f"{loop}; : > {end}; echo last >&2"
+
+    def slow(line: str) -> None:
+        deadline = time.monotonic() + 30
+        while not taken and not end.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert end.exists()
+        taken.append(line)
+
+    monkeypatch.setattr(watch, "take", slow)
+    with pytest.raises(RunnerError):
+        run_runner(program(tmp_path / "program", text), (), watch, Silent())
+    assert len(taken) == 9001
+    assert taken[-1] == "last"
+
+
+def test_what_waits_is_bounded_and_the_last_of_it_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_lines, "WAITING_BYTES", 1000)
+    monkeypatch.setattr(run_lines, "LINE_BYTES", 100)
+    reader, writer = os.pipe()
+    lines = run_lines.Lines(reader)
+    for i in range(200):
+        os.write(writer, b"line %d\n" % i)
+    os.write(writer, b"x" * 5000)
+    os.write(writer, b"y\nnot ended")
+    os.close(writer)
+    lines.join(30)
+    os.close(reader)
+    found = list(lines)
+    assert found[-2:] == ["x" * 100 + "…", "not ended"]
+    assert found[:-2] == [f"line {i}" for i in range(lines.left_out, 200)]
+    assert 0 < lines.left_out < 200
+    assert sum(map(len, found)) <= 1000
+
+
+def test_a_video_that_is_finished_after_an_interrupt_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    finished: list[int] = []
+    watch, _, _ = watched()
+    watch._finished = lambda held: finished.append(held["video"])
+    event = """{"event": "finished", "video": 1, "position": 12, "record": {"video": 1}}"""
+    take = watch.take
+
+    def stop(line: str) -> None:
+        take(line)
+        if line == "go":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "take", stop)
+    (tmp_path / "event").write_text(event + "\n")
+    text = f"trap 'cat {tmp_path}/event >&2; exit 130' TERM; echo go >&2; while :; do sleep 0.01; done"
+    with pytest.raises(KeyboardInterrupt):
+        run_runner(program(tmp_path / "program", text), (), watch, Silent())
+    assert finished == [1]
 
 
 def test_lines_become_progress_and_notes() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hvdc.artifact.reader import open_artifact
-from hvdc.errors import Exit
+from hvdc.errors import Exit, HvdcError
 from tests.cli.runs import refused, run
 
 pytest.importorskip("av")
@@ -76,6 +76,19 @@ def test_files_that_do_not_fit(
     refused(run(tiled_artifact, embeds, out), out, "the artifact has no activation scales")
     monkeypatch.setitem(sys.modules, "av", None)
     refused(run(runnable_artifact, embeds, out), out, "writing videos needs PyAV", 1)
+
+
+@pytest.mark.parametrize("more", [("--cut", 0), ("--mode", "hetero-tensor", "--gpu-share", 0)])
+def test_without_work_for_the_gpu_its_scales_are_not_missed(
+    tiled_artifact: Path, embeds: Path, out: Path, more: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes next is looked for: the runtime."""
+
+    def found(*_: object) -> None:
+        raise HvdcError("no runtime today")
+
+    monkeypatch.setattr("hvdc.pipeline.run.find_runtime", found)
+    refused(run(tiled_artifact, embeds, out, *more), out, "no runtime today", 1)
 
 
 def test_an_output_in_no_folder(runnable_artifact: Path, embeds: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.artifacts import Spec, make_artifact
@@ -338,6 +339,59 @@ def test_asked_to_abandon_it_keeps_only_what_is_finished(
     assert len(worker) == 1
     assert gone(worker[0])
     check(report, SHAPE, tmp_path)
+
+
+def test_a_latent_that_is_finished_as_it_is_abandoned_is_kept(programs: dict[str, Path], tmp_path: Path) -> None:
+    """The last step's latent is written while the stream is asked to stop: the block before it is the last event."""
+    given = words(SHAPE, mode="npu", videos=2, host_us=150_000, decodes=0, dir=tmp_path, on_stop=1)
+    owner = Owner(programs["hvdc_stream_check"], *given)
+    owner.wait_for(f"blocks 0 {SHAPE.executions}")
+    owner.process.send_signal(signal.SIGTERM)
+    report = owner.end()
+    assert report["ok"], report
+    assert (report["stopped"], report["finished"]) == (True, 1)
+    assert report["videos"][0]["finished_s"] > 0
+    check(report, SHAPE, tmp_path)
+
+
+def test_a_video_that_was_the_last_one_is_no_stopped_stream(programs: dict[str, Path], tmp_path: Path) -> None:
+    given = words(SHAPE, mode="npu", videos=1, host_us=150_000, decodes=0, dir=tmp_path, on_stop=1)
+    owner = Owner(programs["hvdc_stream_check"], *given)
+    owner.wait_for(f"blocks 0 {SHAPE.executions}")
+    owner.process.send_signal(signal.SIGTERM)
+    report = owner.end()
+    assert (report["ok"], report["stopped"], report["finished"]) == (True, False, 1)
+    check(report, SHAPE, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["gpu", "dp"])
+def test_latents_that_wait_for_the_decoder_are_kept(programs: dict[str, Path], tmp_path: Path, mode: str) -> None:
+    """The GPU's, while the NPU decodes another video and the stream is abandoned: a later one only decodes them."""
+    given = {"mode": mode, "videos": 3, "dir": tmp_path, "npu_us": 40_000}
+    owner = Owner(programs["hvdc_stream_check"], *words(SHAPE, **given, decode_us=800_000, on_stop=1))
+    gpu_video = 1
+    owner.wait_for(f"handoff {gpu_video}")
+    owner.process.send_signal(signal.SIGTERM)
+    report = owner.end()
+    assert report["ok"], report
+    assert report["stopped"]
+    found, metadata = kept(tmp_path, gpu_video)
+    assert metadata["gpu_blocks"] == str(SHAPE.executions)
+    assert np.array_equal(found, latent(SHAPE, 0, gpu_video, SHAPE.executions))
+
+
+def test_a_result_that_cannot_be_kept_at_the_end_is_said(programs: dict[str, Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    given = words(SHAPE, mode="npu", videos=2, host_us=150_000, decodes=0, dir=out, on_stop=1)
+    owner = Owner(programs["hvdc_stream_check"], *given)
+    owner.wait_for(f"blocks 0 {SHAPE.executions}")
+    out.rmdir()
+    owner.process.send_signal(signal.SIGTERM)
+    report = owner.end()
+    assert not report["ok"]
+    assert "video-000000.safetensors cannot be written: No such file or directory" in report["failure"]
+    assert report["finished"] == 0
 
 
 def test_the_terminals_ctrl_c_is_the_owners_to_handle(programs: dict[str, Path], tmp_path: Path) -> None:

@@ -32,6 +32,8 @@ from tests.device_runtime.rpc import (
 
 GRID = {"frames": 1, "rows": 2, "columns": 3}
 TOKENS = 6
+USED_VTCM_BYTES = 64 << 10
+"""Of VTCM: the most that a product of this model keeps there."""
 U32 = st.integers(0, 2**32 - 1)
 
 
@@ -110,7 +112,8 @@ class Client:
     def to_engine(self) -> Client:
         self.hello()
         assert self.attach(self.map_files()).kind == 0
-        assert self.open_engine(rotations_region=self.rotations()).values == {"tokens": TOKENS}
+        opened = self.open_engine(rotations_region=self.rotations()).values
+        assert (opened["tokens"], opened["vtcm_bytes"]) == (TOKENS, USED_VTCM_BYTES)
         return self
 
     def text(self) -> bytes:

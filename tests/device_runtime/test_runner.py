@@ -121,9 +121,8 @@ def test_memory_is_forecast_before_weights_are_read(runner: Runner, tmp_path: Pa
     """To the byte, for any number of threads and kind of sums; and what is too much is refused part by part."""
     for threads, sums in ((1, "fast"), (1, "exact"), (3, "fast")):
         done = runner.finished(tmp_path / f"{threads} {sums}", "npu", "--threads", threads, "--npu-sums", sums)
-        assert done.report["forecast"] == {
-            name: done.report[name] for name in ("weights_bytes", "slot_bytes", "npu_engine_bytes", "gpu_engine_bytes")
-        }
+        taken = ("weights_bytes", "slot_bytes", "npu_engine_bytes", "gpu_engine_bytes")
+        assert done.report["forecast"] == {name: done.report[name] for name in taken} | {"decoder_bytes": 0}
     needed = sum(done.report["forecast"].values())
     assert needed > 1 << 20
     limit = (needed - 1) >> 20
@@ -154,6 +153,35 @@ def test_memory_is_forecast_in_modes_with_the_gpu(
     assert due["npu_engine_bytes"] >= report["npu_engine_bytes"] > 0
     if mode in ("hetero", "hetero-tensor"):
         assert due["npu_engine_bytes"] == report["npu_engine_bytes"]
+
+
+WITHOUT_WORK: list[tuple[str, tuple[object, ...]]] = [
+    ("hetero", ("--cut", 0)),
+    ("hetero", ("--gpu-block-s", 1e6, "--npu-block-s", 1e-6)),
+    ("hetero-tensor", ("--gpu-share", 0)),
+]
+"""Modes with a GPU to which a cut or a share gives nothing to do."""
+
+
+@pytest.mark.parametrize(("mode", "more"), WITHOUT_WORK)
+def test_a_gpu_without_work_is_neither_counted_nor_started(
+    runner: Runner, uncalibrated: Path, embeds: Path, on_npu: Path, mode: str, more: tuple[object, ...], tmp_path: Path
+) -> None:
+    """No driver is there to be loaded, and no scale that a GPU would need; nor is anything said of a GPU."""
+    stream = stream_of(tmp_path / "stream", uncalibrated, embeds, VIDEOS)
+    nothing = Runner(runner.program, uncalibrated, stream, runner.kernels)
+    env = {"OCL_ICD_VENDORS": str(tmp_path)}
+    done = nothing.run(tmp_path / "out", mode, *more, env=env)
+    assert done.status == 0, done.said
+    assert (done.report["cut"], done.report["gpu_share"]) == (0, 0)
+    assert done.report["forecast"]["gpu_engine_bytes"] == 0
+    taken = ("weights_bytes", "slot_bytes", "npu_engine_bytes", "gpu_engine_bytes")
+    assert done.report["forecast"] == {name: done.report[name] for name in taken} | {"decoder_bytes": 0}
+    assert not any("GPU" in event.get("text", "") for event in done.events)
+    assert_equal(tmp_path / "out", on_npu)
+    due = sum(done.report["forecast"].values())
+    enough = nothing.run(tmp_path / "enough", mode, *more, "--memory-mib", (due >> 20) + 1, env=env)
+    assert enough.status == 0, enough.said
 
 
 @needs_gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -157,6 +158,39 @@ def test_what_is_said_while_it_decodes(runner: Runner, decoding: tuple[object, .
     assert (said["binary_build"], said["emulator"], said["contexts_loaded"]) == ("v2.50.0.test", False, 2)
     assert said["clip_bytes"] > 5 * 48 * 64 * 3
     assert any("decoder: QNN v2.51" in event.get("text", "") for event in done.events)
+
+
+def test_its_memory_is_forecast_and_refused(runner: Runner, decoding: tuple[object, ...], tmp_path: Path) -> None:
+    """To the byte: its inputs and outputs, a clip's frames and what is blended, and its latent."""
+    done = runner.finished(tmp_path / "out", "npu", *decoding)
+    said, due = done.report["decoder"], done.report["forecast"]
+    assert due["decoder_bytes"] == said["buffer_bytes"] + said["clip_bytes"] + said["latent_bytes"] > 100_000
+    without = sum(due.values()) - due["decoder_bytes"]
+    limit = sum(due.values()) >> 20
+    refusal = runner.run(tmp_path / "refused", "npu", *decoding, "--memory-mib", limit)
+    assert (refusal.status, refusal.report["error"]["kind"]) == (1, "memory")
+    assert f"the decoder {due['decoder_bytes'] / 2**20:.1f} MiB; raise --memory-mib" in refusal.said
+    assert runner.finished(tmp_path / "enough", "npu", *decoding, "--memory-mib", limit + 1).report["finished"] == 3
+    assert runner.finished(tmp_path / "later", "npu", "--memory-mib", (without >> 20) + 1).report["finished"] == 3
+
+
+def test_a_library_that_prints_holds_nothing_up(runner: Runner, decoding: tuple[object, ...], tmp_path: Path) -> None:
+    """It is loaded in the process of the NPU, and says its line when a pipe that nobody reads is full already."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    os.set_blocking(writer, True)
+    with (tmp_path / "report").open("w+b") as report:
+        command = runner.command(tmp_path / "out", "npu", *decoding)
+        child = subprocess.Popen(command, stdout=report, stderr=writer)
+        os.close(writer)
+        assert child.wait(timeout=60) == 0
+        os.close(reader)
+        report.seek(0)
+        assert json.load(report)["finished"] == len(VIDEOS)
+    assert_decoded(runner, tmp_path / "out")
 
 
 # --- going on ---------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@ one that an emulator executes."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.device_runtime.hexagon import (
     why_no_hexagon,
 )
 from tests.device_runtime.rpc import STAND_IN
-from tests.device_runtime.runs import Runner, stream_of, tokens, why_no_gpu
+from tests.device_runtime.runs import Runner, is_running, stream_of, tokens, why_no_gpu
 from tests.device_runtime.test_selftest import FAULTS
 
 VIDEOS = (StreamVideo(0, 1), StreamVideo(1, 2))
@@ -42,6 +43,22 @@ def dsp(programs: dict[str, Path]) -> tuple[object, ...]:
     return ("--npu", "dsp", "--fastrpc", programs["hvdc_dsp"].parent / STAND_IN)
 
 
+USED_KIB = 1028
+"""Of VTCM, by the largest product of the model of `tests.calibrations`."""
+
+
+def processes_of(program: Path) -> list[int]:
+    """Running processes of a program that no test waits for any more."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if (entry / "exe").readlink() == program and is_running(int(entry.name)):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
 def videos(output: Path) -> list[bytes]:
     return [tokens(output, video).tobytes() for video in range(len(VIDEOS))]
 
@@ -60,8 +77,31 @@ def test_videos_are_those_of_the_portable_engine(
     tables = sum(path.stat().st_size for path in (runner.artifact / "schedule").iterdir())
     report = done.report
     assert (report["npu_hidden_copied"], report["npu_weights_copied_bytes"]) == (0, tables)
-    assert report["npu"] == "a stand-in, 1 vector contexts, 8192 KiB of VTCM"
+    assert report["npu"] == f"a stand-in, 1 vector contexts, {USED_KIB} of 8192 KiB of VTCM"
     assert "stand-in:" not in done.said, "mappings were left"
+
+
+@pytest.mark.parametrize(("others_kib", "held_kib"), [(0, USED_KIB), (8192 - USED_KIB, USED_KIB), (8160, 32)])
+def test_the_vtcm_is_taken_that_is_free_of_what_is_used(
+    runner: Runner, dsp: tuple[object, ...], tmp_path: Path, others_kib: int, held_kib: int
+) -> None:
+    done = runner.run(tmp_path / "out", "npu", *dsp, env={"HVDC_STAND_IN_FAULT": f"vtcm:{others_kib}"})
+    assert done.status == 0, done.said
+    assert done.report["npu"].endswith(f"{held_kib} of 8192 KiB of VTCM")
+
+
+def test_too_little_free_vtcm_is_said(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    """28 KiB are the least that the unit works with; so much as was given, or nothing."""
+    for others_kib, given, words in (
+        (8165, (), "28672 bytes of VTCM are wanted and 27648 are free"),
+        (8100, ("--vtcm-kib", 128), "131072 bytes of VTCM are wanted and 94208 are free"),
+    ):
+        env = {"HVDC_STAND_IN_FAULT": f"vtcm:{others_kib}"}
+        done = runner.run(tmp_path / "out", "npu", *dsp, *given, env=env)
+        assert done.status == 5
+        assert words in done.said
+    done = runner.finished(tmp_path / "out", "npu", *dsp, "--vtcm-kib", 128)
+    assert done.report["npu"].endswith("128 of 8192 KiB of VTCM")
 
 
 @pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
@@ -162,6 +202,44 @@ def test_a_dsp_that_dies_ends_the_stream_and_what_was_finished_is_kept(
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["video-000000.safetensors"]
     again = runner.finished(tmp_path / "out", "npu", *dsp, "--resume")
     assert (again.report["finished"], again.report["skipped"]) == (1, 1)
+
+
+HANGS = 6
+"""Exit status of `hvdc_runner`."""
+
+
+def test_a_dsp_that_hangs_ends_the_process(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    """In the second video: a video has twelve blocks."""
+    more = (*dsp, "--npu-silence-s", 1.5)
+    done = runner.run(tmp_path / "out", "npu", *more, env={"HVDC_STAND_IN_FAULT": "hangs:20"})
+    assert done.status == HANGS, done.said
+    assert "has not returned within 1.5 s in video 1; finished videos are kept" in done.report["error"]["what"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["video-000000.safetensors"]
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+@pytest.mark.parametrize("call", [1, 2, 4], ids=["first touch", "first touch of the other expert", "timed"])
+def test_a_dsp_that_hangs_while_blocks_are_timed_ends_the_process(
+    runner: Runner, dsp: tuple[object, ...], call: int, tmp_path: Path
+) -> None:
+    """Without a cut or rates the blocks of both engines are timed. The process that times the GPU ends, too."""
+    more = (*dsp, "--npu-silence-s", 1.5)
+    program = tmp_path / "hvdc_runner"  # a name of its own, by which its processes are found
+    shutil.copy2(runner.program, program)
+    own = Runner(program, runner.artifact, runner.stream, runner.kernels)
+    done = own.run(tmp_path / "out", "hetero", *more, env={"HVDC_STAND_IN_FAULT": f"hangs:{call}"})
+    assert done.status == HANGS, done.said
+    assert done.report["error"]["kind"] == "device"
+    assert "a call of the NPU's engine has not returned within 1.5 s" in done.report["error"]["what"]
+    assert list((tmp_path / "out").iterdir()) == []
+    assert processes_of(program) == []
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+def test_timed_blocks_that_return_are_no_silence(runner: Runner, dsp: tuple[object, ...], tmp_path: Path) -> None:
+    done = runner.finished(tmp_path / "out", "hetero", *dsp, "--npu-silence-s", 60)
+    assert done.report["cut_source"] == "measured"
+    assert "stand-in:" not in done.said, "mappings were left"
 
 
 @pytest.mark.parametrize(

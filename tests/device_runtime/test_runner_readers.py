@@ -54,10 +54,10 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def start(
-    runner: Runner, output: Path, out: int, err: int, *more: object, mode: str = "npu"
+    runner: Runner, output: Path, out: int, err: int, *more: object, mode: str = "npu", **environment: str
 ) -> subprocess.Popen[bytes]:
     command = runner.command(output, mode, *more)
-    return subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **SANITIZERS})
+    return subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, **SANITIZERS, **environment})
 
 
 def read_all(end: int) -> str:
@@ -135,6 +135,25 @@ def test_a_slow_reader_gets_the_whole_report(runner: Runner, tmp_path: Path) -> 
         assert child.wait(timeout=60) == 0
     assert len(report) > 7 * 1024
     assert len(json.loads(report)["videos"]) == VIDEOS
+
+
+@pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
+@pytest.mark.parametrize("cut", ["6", "auto"])
+def test_a_driver_that_prints_holds_nothing_up(runner: Runner, cut: str, tmp_path: Path) -> None:
+    """PoCL says everything that it does, on the standard error of the worker, and of the process that times the GPU.
+    Nobody reads it; what it had room for is there afterwards."""
+    with pipe() as (reader, writer), (tmp_path / "report").open("w+b") as report:
+        more = ("--cut", cut, "--gpu-silence-s", 20)
+        child = start(
+            runner, tmp_path / "out", report.fileno(), writer, *more, mode="hetero", POCL_DEBUG="all"
+        )  # fmt: skip
+        os.close(writer)
+        assert child.wait(timeout=120) == 0
+        report.seek(0)
+        held = json.load(report)
+        said = read_all(reader)
+    assert (held["finished"], held["gpu_lost"]) == (VIDEOS, False), held["note"]
+    assert said.endswith("\n")
 
 
 @pytest.mark.parametrize("mode", ["npu", pytest.param("hetero", marks=pytest.mark.skipif(

@@ -21,6 +21,7 @@ struct hvdc_npu_lane {
     hvdc_executor executor;
     pthread_t thread;
     int wake;
+    bool joined;
     atomic_bool cancelled, ended, given_up;
     atomic_uint video;
     atomic_uint_fast64_t owes_since_ns; /* since when it has been in a call that will be news; 0: it is in none */
@@ -311,7 +312,7 @@ static bool wait_for_end(hvdc_npu_lane *lane, double silence_s) {
 }
 
 bool hvdc_npu_lane_stop(hvdc_npu_lane *lane, double silence_s) {
-    if (lane == NULL) return true;
+    if (lane == NULL || lane->joined) return true;
     atomic_store(&lane->cancelled, true);
     (void)pthread_mutex_lock(&lane->mutex);
     lane->ending = true;
@@ -322,8 +323,13 @@ bool hvdc_npu_lane_stop(hvdc_npu_lane *lane, double silence_s) {
         return false;
     }
     (void)pthread_join(lane->thread, NULL);
+    lane->joined = true;
+    return true;
+}
+
+void hvdc_npu_lane_free(hvdc_npu_lane *lane) {
+    if (lane == NULL) return;
     (void)pthread_mutex_destroy(&lane->mutex);
     (void)pthread_cond_destroy(&lane->changed);
     release(lane);
-    return true;
 }

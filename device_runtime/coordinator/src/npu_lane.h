@@ -61,8 +61,12 @@ double hvdc_npu_lane_patience_s(hvdc_npu_lane *lane, double silence_s);
 /* The video that was begun last. */
 uint32_t hvdc_npu_lane_video(hvdc_npu_lane *lane);
 
-/* Lets the running call of the engine return, drops the rest, ends the thread. NULL is allowed. False if that call takes
- * longer than `silence_s` (0: waits for ever): then the thread, and what it was given, stay as they are. */
+/* Lets the running call of the engine return, drops the rest, ends the thread; news that waits stays. NULL, and one that
+ * was stopped before, is allowed. False if that call takes longer than `silence_s` (0: waits for ever): then the thread,
+ * and what it was given, stay as they are. */
 bool hvdc_npu_lane_stop(hvdc_npu_lane *lane, double silence_s);
+
+/* After it was stopped. NULL is allowed. */
+void hvdc_npu_lane_free(hvdc_npu_lane *lane);
 
 #endif

@@ -214,13 +214,13 @@ bool hvdc_stream_run(const hvdc_stream *stream, hvdc_stream_report *report, hvdc
     *r = (hvdc_running){.stream = stream, .report = report, .failure = failure != NULL ? failure : &unread};
     bool ran = hvdc_running_begin(r) && run(r);
     if (!ran) r->abandoned = true;
+    hvdc_failure first = *r->failure;
+    bool ended = hvdc_running_end(r);
+    if (!ran) *r->failure = first; /* the first failure is the reason of the others */
     report->stopped = r->stopping && report->finished + report->skipped < stream->options.videos;
     if (r->last_result_ns != 0) report->seconds = (double)(r->last_result_ns - r->first_block_ns) * 1e-9;
     if (report->finished > 1)
         report->period_s = (double)(r->last_result_ns - r->first_result_ns) * 1e-9 / (report->finished - 1);
-    hvdc_failure first = *r->failure;
-    bool ended = hvdc_running_end(r);
-    if (!ran) *r->failure = first;   /* the first failure is the reason of the others */
     if (!report->npu_hangs) free(r); /* else its thread may still come back to it */
     return ran && ended;
 }

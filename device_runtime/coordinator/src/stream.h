@@ -32,6 +32,7 @@ typedef struct hvdc_running {
     enum hvdc_slot_use use[HVDC_SLOTS_MAX];
     hvdc_video videos[HVDC_SLOTS_MAX]; /* of the video in each slot */
     hvdc_on_way on_way[HVDC_SLOTS_MAX];
+    bool is_kept[HVDC_SLOTS_MAX];      /* its final latent is in the directory */
     uint8_t inputs[HVDC_SLOTS_MAX][HVDC_RESULT_HASH_BYTES];
     uint32_t next_video; /* the first one that has not begun */
     bool gpu;            /* there is a worker, and it is not lost */
@@ -72,6 +73,9 @@ bool hvdc_running_handed_over(hvdc_running *r, const hvdc_handoff *handoff);
 /* Its latent, which becomes a result; and its frames. */
 bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job);
 void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job);
+/* When nobody works any more, but for the NPU's thread where `hangs`: final latents that nobody has asked for become
+ * results too. False with a failure if one cannot be written. */
+bool hvdc_running_keep_complete(hvdc_running *r, bool hangs);
 /* The worker is lost: its videos go on from their last boundaries on the NPU, or the stream fails, as the options say. */
 bool hvdc_running_gpu_lost(hvdc_running *r, const hvdc_failure *why);
 /* The same, as the NPU's thread has noticed in `job`. */

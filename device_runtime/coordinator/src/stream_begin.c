@@ -206,7 +206,6 @@ bool hvdc_running_begin(hvdc_running *r) {
 static bool stop_lane(hvdc_running *r, hvdc_failure *why) {
     const double silence_s = r->stream->options.npu_silence_timeout_s;
     r->report->npu_hangs = !hvdc_npu_lane_stop(r->lane, silence_s);
-    r->lane = NULL;
     return !r->report->npu_hangs ||
            hvdc_fail(why, HVDC_FAILURE_DEVICE, HVDC_NPU_HANGS " while the stream was to end", silence_s);
 }
@@ -221,11 +220,14 @@ bool hvdc_running_end(hvdc_running *r) {
     }
     bool ended = hvdc_gpu_peer_end(&r->peer, !r->abandoned, NULL, 0, stopped ? &why : NULL) && stopped;
     if (stopped) stopped = stop_lane(r, ended ? &why : NULL);
+    const bool kept = hvdc_running_keep_complete(r, !stopped);
+    if (ended && stopped && !kept) ended = hvdc_fail(&why, r->failure->kind, "%s", r->failure->message);
     ended = ended && stopped;
     if (!stopped) {
         (void)hvdc_trace_close(&r->trace, NULL);
         return hvdc_fail(r->failure, why.kind, "%s", why.message);
     }
+    hvdc_npu_lane_free(r->lane);
     r->report->npu_engine_bytes = r->stream->npu == NULL ? 0 : r->stream->npu->memory_bytes(r->stream->npu);
     hvdc_sharing_unbind(&r->sharing);
     if (r->exchange.data != NULL) r->memory_kind->close(&r->exchange);

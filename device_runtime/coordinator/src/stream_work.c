@@ -41,6 +41,7 @@ static bool load(hvdc_running *r, uint32_t slot, uint32_t video) {
     hvdc_sha256_update(&sha, to->embeds, (size_t)hvdc_embeds_bytes(&r->stream->trajectory));
     hvdc_sha256_final(&sha, r->inputs[slot]);
     hvdc_slot_begin(to);
+    r->is_kept[slot] = false;
     span.end_ns = hvdc_clock_ns();
     hvdc_trace_span(&r->trace, &span);
     return true;
@@ -126,6 +127,7 @@ static void pass_to_npu(hvdc_running *r) {
 
 static void to_decoder(hvdc_running *r, uint32_t slot) {
     r->use[slot] = HVDC_SLOT_ON_NPU;
+    r->is_kept[slot] = true;
     hvdc_npu_lane_submit(r->lane, (hvdc_npu_job){.video = r->videos[slot].video,
                                                  .slot = slot,
                                                  .from = hvdc_executions(&r->stream->trajectory),
@@ -285,6 +287,7 @@ bool hvdc_running_computed(hvdc_running *r, const hvdc_npu_job *job) {
         const float *latent = hvdc_slot_latent(&r->slots[job->slot], stream->trajectory.steps);
         if (!hvdc_result_write(stream->options.directory, &key, video, latent, r->failure)) return false;
     }
+    r->is_kept[job->slot] = true;
     span.end_ns = hvdc_clock_ns();
     hvdc_trace_span(&r->trace, &span);
     return true;
@@ -303,4 +306,35 @@ void hvdc_running_finished(hvdc_running *r, const hvdc_npu_job *job) {
     record(r, video);
     r->use[job->slot] = HVDC_SLOT_FREE;
     hvdc_running_tell(r, HVDC_EVENT_FINISHED, video->video, hvdc_executions(&r->stream->trajectory), video, NULL);
+}
+
+/* What the NPU's thread had said when nobody listened any more. */
+static bool hear_last(hvdc_running *r) {
+    hvdc_npu_news news;
+    while (hvdc_npu_lane_news(r->lane, &news)) {
+        if (news.kind == HVDC_NPU_SPAN) hvdc_running_span(r, &news.span);
+        if (news.kind == HVDC_NPU_LATENT && !hvdc_running_computed(r, &news.job)) return false;
+        if (news.kind == HVDC_NPU_DONE) hvdc_running_finished(r, &news.job);
+    }
+    return true;
+}
+
+static bool is_complete(const hvdc_running *r, uint32_t slot) {
+    uint32_t step = 0;
+    return r->use[slot] != HVDC_SLOT_FREE && !r->is_kept[slot] && hvdc_slot_boundary(&r->slots[slot], &step) &&
+           step == r->stream->trajectory.steps;
+}
+
+bool hvdc_running_keep_complete(hvdc_running *r, bool hangs) {
+    if (r->lane == NULL) return true;
+    const uint32_t in_call = hvdc_npu_lane_video(r->lane);
+    if (!hear_last(r)) return false;
+    for (uint32_t slot = 0; slot < r->slot_count; slot++) {
+        const hvdc_npu_job job = {.video = r->videos[slot].video, .slot = slot};
+        if ((hangs && r->use[slot] == HVDC_SLOT_ON_NPU && job.video == in_call) || !is_complete(r, slot)) continue;
+        if (r->use[slot] == HVDC_SLOT_ON_GPU) r->videos[slot].gpu_blocks = hvdc_gpu_part(r->stream);
+        if (!hvdc_running_computed(r, &job)) return false;
+        if (r->stream->io.decode == NULL) hvdc_running_finished(r, &job);
+    }
+    return true;
 }

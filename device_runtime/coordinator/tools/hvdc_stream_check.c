@@ -188,13 +188,14 @@ static bool run_stream(check_spec *spec, char *const *words, int count, bool tel
         partner.exchange.values = (uint64_t)spec->trajectory.tokens * spec->trajectory.width;
         worker_arguments(spec, words, count, arguments);
         spec->options.worker_argv = arguments;
-        hvdc_stream stream = {.trajectory = spec->trajectory,
-                              .weights = weights,
-                              .npu = npu,
-                              .partner = &partner,
-                              .host = check_host_ops(npu),
-                              .io = {.context = &c, .load = load, .decode = decode, .progress = progress},
-                              .options = spec->options};
+        hvdc_stream stream = {
+            .trajectory = spec->trajectory,
+            .weights = weights,
+            .npu = npu,
+            .partner = &partner,
+            .host = check_host_ops(npu),
+            .io = {.context = &c, .load = load, .decode = spec->decodes ? decode : NULL, .progress = progress},
+            .options = spec->options};
         ran = hvdc_stream_run(&stream, &report, &failure);
     }
     if (report.npu_hangs) { /* nothing may be closed */

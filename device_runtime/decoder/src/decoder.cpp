@@ -138,6 +138,25 @@ struct Clip {
     }
 };
 
+/* Of the frames that a tile gives at once. */
+size_t tile_values(const hvdc_frame_decoder &decoder) {
+    return std::max(decoder.executor.frames_port(0).elements, decoder.executor.frames_port(1).elements);
+}
+
+bool forecast(const hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, uint64_t *bytes,
+              hvdc_failure *failure) {
+    uint32_t size[3] = {0, 0, 0};
+    const hvdc_decoder &record = decoder->record;
+    Mosaic mosaic;
+    if (!hvdc_frame_decoder_size(decoder, latent, size, failure) ||
+        !mosaic.plan(hvdc::plan_tiles(latent->rows, record.tile_rows, record.overlap_rows),
+                     hvdc::plan_tiles(latent->columns, record.tile_columns, record.overlap_columns), size[0],
+                     record.spatial_scale, HVDC_FRAME_CHANNELS, failure))
+        return false;
+    *bytes = mosaic.bytes() + tile_values(*decoder) * sizeof(float);
+    return true;
+}
+
 bool decode(hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, hvdc_decoder_sink sink, void *sink_user,
             hvdc_failure *failure) {
     uint32_t size[3] = {0, 0, 0};
@@ -146,9 +165,10 @@ bool decode(hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, hvdc
     Clip clip{*decoder, *latent, sink, sink_user, {}, {}, {}, {}};
     clip.rows = hvdc::plan_tiles(latent->rows, record.tile_rows, record.overlap_rows);
     clip.columns = hvdc::plan_tiles(latent->columns, record.tile_columns, record.overlap_columns);
-    if (!clip.mosaic.open(clip.rows, clip.columns, size[0], record.spatial_scale, HVDC_FRAME_CHANNELS, failure))
+    if (!clip.mosaic.plan(clip.rows, clip.columns, size[0], record.spatial_scale, HVDC_FRAME_CHANNELS, failure))
         return false;
-    clip.values.resize(std::max(decoder->executor.frames_port(0).elements, decoder->executor.frames_port(1).elements));
+    clip.mosaic.allocate();
+    clip.values.resize(tile_values(*decoder));
     decoder->clip_bytes = clip.mosaic.bytes() + clip.values.size() * sizeof(float);
     const hvdc_decoder_options &options = decoder->options;
     if (options.give_back != nullptr && !options.give_back(options.hook_user, failure)) return false;
@@ -226,6 +246,15 @@ bool hvdc_frame_decoder_decode(hvdc_frame_decoder *decoder, const hvdc_decoder_l
                                void *sink_user, hvdc_failure *failure) {
     try {
         return decode(decoder, latent, sink, sink_user, failure);
+    } catch (const std::bad_alloc &) {
+        return refuse_memory(failure);
+    }
+}
+
+bool hvdc_frame_decoder_forecast(const hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, uint64_t *bytes,
+                                 hvdc_failure *failure) {
+    try {
+        return forecast(decoder, latent, bytes, failure);
     } catch (const std::bad_alloc &) {
         return refuse_memory(failure);
     }

@@ -35,10 +35,11 @@ uint32_t largest_fade(const std::vector<Span> &spans) { return spans.back().fade
 
 }  // namespace
 
-bool Mosaic::open(std::vector<Span> rows, std::vector<Span> columns, uint32_t frames, uint32_t scale, uint32_t channels,
+bool Mosaic::plan(std::vector<Span> rows, std::vector<Span> columns, uint32_t frames, uint32_t scale, uint32_t channels,
                   hvdc_failure *failure) {
     rows_ = std::move(rows);
     columns_ = std::move(columns);
+    count_ = frames;
     scale_ = scale;
     channels_ = channels;
     const uint64_t height = rows_.back().keep_stop * uint64_t{scale},
@@ -50,21 +51,22 @@ bool Mosaic::open(std::vector<Span> rows, std::vector<Span> columns, uint32_t fr
     width_values_ = static_cast<size_t>(width) * channels;
     frame_bytes_ = static_cast<size_t>(height) * width_values_;
     const size_t row_fade = largest_fade(rows_) * scale_, column_fade = largest_fade(columns_) * scale_;
-    row_shares_ = shares_of(row_fade);
-    column_shares_ = shares_of(column_fade);
-    frames_.assign(frames * frame_bytes_, 0);
-    if (columns_.size() > 1)
-        right_.assign(frames * size_t{rows_.front().size} * scale_ * column_fade * channels_, 0.0f);
-    below_.assign(rows_.size() > 1 ? columns_.size() : 0, {});
-    for (std::vector<float> &strip : below_)
-        strip.assign(frames * row_fade * columns_.front().size * scale_ * channels_, 0.0f);
+    right_values_ = columns_.size() > 1 ? count_ * rows_.front().size * scale_ * column_fade * channels_ : 0;
+    below_values_ = rows_.size() > 1 ? count_ * row_fade * columns_.front().size * scale_ * channels_ : 0;
     return true;
 }
 
+void Mosaic::allocate() {
+    row_shares_ = shares_of(largest_fade(rows_) * scale_);
+    column_shares_ = shares_of(largest_fade(columns_) * scale_);
+    frames_.assign(count_ * frame_bytes_, 0);
+    right_.assign(right_values_, 0.0f);
+    below_.assign(rows_.size() > 1 ? columns_.size() : 0, std::vector<float>(below_values_, 0.0f));
+}
+
 uint64_t Mosaic::bytes() const {
-    uint64_t floats = right_.size();
-    for (const std::vector<float> &strip : below_) floats += strip.size();
-    return frames_.size() + floats * sizeof(float);
+    const uint64_t strips = rows_.size() > 1 ? columns_.size() : 0;
+    return count_ * frame_bytes_ + (right_values_ + strips * below_values_) * sizeof(float);
 }
 
 Mosaic::Extent Mosaic::extent(size_t row, size_t column) const {

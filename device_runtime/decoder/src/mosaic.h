@@ -15,9 +15,11 @@ namespace hvdc {
 
 class Mosaic {
    public:
-    /* Memory for `frames` frames of all tiles, `scale` pixels per latent pixel, `channels` values per pixel. */
-    bool open(std::vector<Span> rows, std::vector<Span> columns, uint32_t frames, uint32_t scale, uint32_t channels,
+    /* `frames` frames of all tiles, `scale` pixels per latent pixel, `channels` values per pixel: `bytes` says what
+     * `allocate` will take. */
+    bool plan(std::vector<Span> rows, std::vector<Span> columns, uint32_t frames, uint32_t scale, uint32_t channels,
               hvdc_failure *failure);
+    void allocate();
 
     /* Frames `first` … of the tile in a row and column of the grid: float [count][rows][columns][channels] of the whole
      * tile around [-1, 1], which are blended in place. Tiles come row by row, from the left; frames in order. */
@@ -38,7 +40,8 @@ class Mosaic {
     void put_frame(size_t row, size_t column, uint32_t frame, float *values);
 
     std::vector<Span> rows_, columns_;
-    size_t scale_ = 0, channels_ = 0, width_values_ = 0, frame_bytes_ = 0;
+    size_t count_ = 0, scale_ = 0, channels_ = 0, width_values_ = 0, frame_bytes_ = 0;
+    size_t right_values_ = 0, below_values_ = 0; /* of `right_`, of each strip of `below_` */
     std::vector<uint8_t> frames_;
     std::vector<float> right_;              /* of the tile on the left: [frames][rows][fade columns] */
     std::vector<std::vector<float>> below_; /* of the tile above, for each column: [frames][fade rows][columns] */

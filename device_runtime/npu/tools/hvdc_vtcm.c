@@ -14,14 +14,10 @@
 #include <string.h>
 
 #include "hmx_staged.h"
-#include "npu_internal.h"
 #include "unit.h"
-#include "vtcm.h"
+#include "vtcm_products.h"
 
-#define WIDTH 1536u
-#define FFN_WIDTH 8960u
-#define RANK 128u
-#define HEAD_DIM 128u
+static const hvdc_geometry dcm_wan = {.width = 1536, .heads = 12, .ffn_width = 8960, .rank = 128};
 
 #define KIB(bytes) ((unsigned)(((bytes) + 1023u) / 1024u))
 
@@ -42,21 +38,10 @@ static void print_row(const char *name, const hvdc_vtcm_shape *shape, const hvdc
 }
 
 static int table(uint32_t budget) {
-    const uint32_t rows = HVDC_HMX_ROW_TILES, cols = HVDC_HMX_COL_TILES, keys = HVDC_HVX_KEY_TILES;
-    const struct {
-        const char *name;
-        hvdc_vtcm_shape shape;
-    } products[] = {
-        {"attention's linears", {rows, cols, npu_tiles(WIDTH), 1}},
-        {"feed-forward, up", {rows, cols, npu_tiles(WIDTH), 1}},
-        {"feed-forward, down", {rows, cols, npu_tiles(FFN_WIDTH), 1}},
-        {"adapter, A", {rows, npu_tiles(RANK), npu_tiles(WIDTH), 1}},
-        {"adapter, B", {rows, cols, npu_tiles(RANK), 1}},
-        {"attention, scores", {HVDC_HMX_QUERY_TILES, cols, npu_tiles(HEAD_DIM), 1}},
-        {"attention, values", {HVDC_HMX_QUERY_TILES, npu_tiles(HEAD_DIM), keys, 2}},
-    };
+    hvdc_vtcm_product products[HVDC_VTCM_PRODUCTS];
     hvdc_vtcm_plan plan;
     hvdc_failure failure;
+    hvdc_vtcm_products(&dcm_wan, products);
     (void)printf(
         "| product | tiles: rows × columns × k | k at once | rows, KiB | weights, KiB | results, KiB | all, KiB | "
         "fetched by a call, KiB | fetched for a pair of tiles, bytes |\n"

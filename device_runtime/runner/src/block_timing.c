@@ -66,7 +66,6 @@ bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_traj
         hvdc_timed_block first;
         good = !timing->exists[expert] || hvdc_timing_block(timing, &first, failure);
     }
-    if (!good) hvdc_timing_end(timing);
     return good;
 }
 

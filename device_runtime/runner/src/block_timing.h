@@ -26,7 +26,7 @@ typedef struct hvdc_timing {
 } hvdc_timing;
 
 /* Sets the text of each expert of the trajectory, and executes one block of it: first touches are not timed. The
- * trajectory's tokens are those that the engine was opened for. */
+ * trajectory's tokens are those that the engine was opened for. After a failure, too, hvdc_timing_end is called. */
 bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_trajectory *trajectory,
                        hvdc_failure *failure);
 void hvdc_timing_end(hvdc_timing *timing);

@@ -19,6 +19,7 @@ struct hvdc_clips {
     hvdc_decoder_latent latent; /* its values are the clips' own */
     float *values;
     uint32_t size[3]; /* frames, height, width */
+    uint64_t latent_bytes, forecast_clip_bytes;
     bool emulator;
     char name[HVDC_FRAMES_DECODER_BYTES];
     const hvdc_decoding *decoding; /* of the clip that is decoded now */
@@ -73,8 +74,11 @@ static bool open_decoder(hvdc_clips *clips, const hvdc_options *options, hvdc_fa
                                           .frames = clips->grid.frames * g->patch[0],
                                           .rows = clips->grid.rows * g->patch[1],
                                           .columns = clips->grid.columns * g->patch[2]};
-    if (!hvdc_frame_decoder_size(clips->decoder, &clips->latent, clips->size, failure)) return false;
-    clips->values = calloc((size_t)hvdc_grid_tokens(&clips->grid) * hvdc_token_width(g), sizeof *clips->values);
+    if (!hvdc_frame_decoder_size(clips->decoder, &clips->latent, clips->size, failure) ||
+        !hvdc_frame_decoder_forecast(clips->decoder, &clips->latent, &clips->forecast_clip_bytes, failure))
+        return false;
+    clips->latent_bytes = (uint64_t)hvdc_grid_tokens(&clips->grid) * hvdc_token_width(g) * sizeof *clips->values;
+    clips->values = calloc(1, (size_t)clips->latent_bytes);
     if (clips->values == NULL)
         return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for a latent that is decoded");
     clips->latent.values = clips->values;
@@ -111,11 +115,14 @@ void hvdc_clips_close(hvdc_clips *clips) {
 void hvdc_clips_describe(const hvdc_clips *clips, hvdc_clips_facts *facts) {
     hvdc_decoder_facts found;
     hvdc_frame_decoder_facts(clips->decoder, &found);
-    *facts = (hvdc_clips_facts){.emulator = clips->emulator,
-                                .contexts = found.contexts,
-                                .contexts_loaded = found.contexts_loaded,
-                                .buffer_bytes = found.buffer_bytes,
-                                .clip_bytes = found.clip_bytes};
+    *facts =
+        (hvdc_clips_facts){.emulator = clips->emulator,
+                           .contexts = found.contexts,
+                           .contexts_loaded = found.contexts_loaded,
+                           .buffer_bytes = found.buffer_bytes,
+                           .clip_bytes = found.clip_bytes,
+                           .latent_bytes = clips->latent_bytes,
+                           .forecast_bytes = found.buffer_bytes + clips->forecast_clip_bytes + clips->latent_bytes};
     (void)snprintf(facts->decoder, sizeof facts->decoder, "%s", clips->name);
     (void)snprintf(facts->binary_build, sizeof facts->binary_build, "%s", found.binary_build);
     (void)snprintf(facts->memory, sizeof facts->memory, "%s", found.memory);

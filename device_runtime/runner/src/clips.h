@@ -15,7 +15,9 @@ typedef struct hvdc_clips_facts {
     char memory[256];       /* of inputs and outputs: "shared memory", or "client buffers: " and why */
     bool emulator;
     uint32_t contexts, contexts_loaded;
-    uint64_t buffer_bytes, clip_bytes;
+    uint64_t buffer_bytes, clip_bytes; /* the second: of the clip that was decoded last */
+    uint64_t latent_bytes;             /* in the decoder's order */
+    uint64_t forecast_bytes;           /* all three, of any clip of the stream */
 } hvdc_clips_facts;
 
 /* Opens the decoder that options->qnn_libraries asks for; without it *clips is NULL. Fails for what could not decode

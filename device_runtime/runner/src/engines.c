@@ -78,8 +78,8 @@ void hvdc_npu_text(const hvdc_engine *engine, char text[HVDC_NPU_TEXT_BYTES]) {
     const hvdc_dsp_description *dsp = hvdc_dsp_describe_engine(engine);
     char arch[24] = "a stand-in";
     if (dsp->arch != 0) (void)snprintf(arch, sizeof arch, "Hexagon v%u", (unsigned)dsp->arch);
-    (void)snprintf(text, HVDC_NPU_TEXT_BYTES, "%s, %u vector contexts, %u KiB of VTCM", arch, (unsigned)dsp->contexts,
-                   (unsigned)(dsp->vtcm_bytes >> 10));
+    (void)snprintf(text, HVDC_NPU_TEXT_BYTES, "%s, %u vector contexts, %u of %u KiB of VTCM", arch,
+                   (unsigned)dsp->contexts, (unsigned)(dsp->vtcm_held_bytes >> 10), (unsigned)(dsp->vtcm_bytes >> 10));
 }
 
 void hvdc_npu_copies(const hvdc_engine *engine, uint64_t *weights_bytes, uint64_t *hidden_states) {

@@ -46,11 +46,11 @@ typedef struct hvdc_options {
     bool rates_are_given;
     hvdc_rates rates;
     hvdc_policy_options policy; /* its rates are those above, or timed */
-    uint32_t threads;           /* 0: one for each processor that this process may use */
-    uint32_t memory_mib;        /* at most, of weights, slots and engines together; 0: what the system has available */
+    uint32_t threads;    /* 0: one for each processor that this process may use */
+    uint32_t memory_mib; /* at most, of what hvdc_memory_is_there counts; 0: what the system has available */
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
-    uint32_t vtcm_kib;               /* of the DSP; 0: all there is */
+    uint32_t vtcm_kib;               /* of the DSP; 0: what is free, up to what is used */
     bool npu_unchecked;              /* the DSP's units are not tested when a run begins */
     const char *platform, *device;   /* of OpenCL; NULL: any */
     const char *gpu_import;          /* a name of hvdc_gpu_import_name; NULL: "any" */

@@ -37,8 +37,6 @@ typedef struct hvdc_owner {
     hvdc_outcome outcome;
 } hvdc_owner;
 
-static bool needs_gpu(const hvdc_options *options) { return options->mode != HVDC_MODE_NPU; }
-
 /* Pins this process. The GPU's inherits that, so that it is told what it may use. */
 static bool pin(hvdc_owner *owner, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
@@ -86,6 +84,20 @@ static bool follow_rates(hvdc_outcome *outcome, enum hvdc_mode mode, hvdc_failur
                          failure);
 }
 
+/* As far as it needs no engine. */
+static bool place(hvdc_outcome *outcome, hvdc_failure *failure) {
+    const hvdc_options *options = outcome->options;
+    const bool given = options->cut_is_given || options->share_is_given;
+    outcome->cut = options->cut;
+    outcome->gpu_share = options->gpu_share;
+    outcome->rates = options->rates;
+    outcome->policy = options->policy;
+    outcome->is_placed = given || options->rates_are_given;
+    if (options->mode == HVDC_MODE_HETERO || options->mode == HVDC_MODE_TENSOR)
+        outcome->cut_source = given ? HVDC_CUT_GIVEN : outcome->is_placed ? HVDC_CUT_FROM_RATES : HVDC_CUT_MEASURED;
+    return !options->rates_are_given || follow_rates(outcome, options->mode, failure);
+}
+
 /* What can be refused before a weight is read. */
 static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
@@ -96,19 +108,22 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
     owner->outcome.videos = hvdc_stream_file_header(owner->input)->videos;
     uint32_t executions = owner->outcome.trajectory.steps * owner->outcome.trajectory.layers;
     if (!check_stream(owner, failure)) return false;
-    if (needs_gpu(options) && hvdc_artifact_calibration(owner->artifact) == NULL)
+    if (options->cut_is_given && options->cut > executions)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut %" PRIu32 " is beyond the %" PRIu32 " blocks of a video",
+                         options->cut, executions);
+    if (!place(&owner->outcome, failure)) return false;
+    if (hvdc_outcome_needs_gpu(&owner->outcome) && hvdc_artifact_calibration(owner->artifact) == NULL)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "the artifact %s has no activation scales, which the GPU needs: take mode npu, or compile it "
                          "with --prompts or --calibration",
                          options->artifact);
-    if (options->cut_is_given && options->cut > executions)
-        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "--cut %" PRIu32 " is beyond the %" PRIu32 " blocks of a video",
-                         options->cut, executions);
-    owner->outcome.rates = options->rates;
-    if (options->rates_are_given && !follow_rates(&owner->outcome, options->mode, failure)) return false;
     if (mkdir(options->output, 0777) != 0 && errno != EEXIST)
         return hvdc_fail(failure, HVDC_FAILURE_FILE, "%s cannot be made: %s", options->output, strerror(errno));
     if (!hvdc_clips_open(options, owner->artifact, owner->outcome.videos, &owner->clips, failure)) return false;
+    if (owner->clips != NULL) {
+        hvdc_clips_describe(owner->clips, &owner->decoder);
+        owner->outcome.decoder = &owner->decoder;
+    }
     owner->videos = calloc(owner->outcome.videos, sizeof *owner->videos);
     if (owner->videos == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory for the report");
     return hvdc_memory_is_there(owner->artifact, &owner->outcome, failure);
@@ -116,12 +131,9 @@ static bool open_inputs(hvdc_owner *owner, hvdc_failure *failure) {
 
 static uint64_t memory_limit(const hvdc_owner *owner) { return (uint64_t)owner->options.memory_mib << 20; }
 
-static void say_decoder(hvdc_owner *owner) {
-    const hvdc_clips_facts *d = &owner->decoder;
-    if (owner->clips == NULL) return;
-    hvdc_clips_describe(owner->clips, &owner->decoder);
-    owner->outcome.decoder = d;
-    hvdc_say(&owner->options, "note", "decoder: %s; %s", d->decoder, d->memory);
+static void say_decoder(const hvdc_owner *owner) {
+    const hvdc_clips_facts *d = owner->outcome.decoder;
+    if (d != NULL) hvdc_say(&owner->options, "note", "decoder: %s; %s", d->decoder, d->memory);
 }
 
 /* What the DSP's self-test found. Fails where no result of its units would be of any worth. */
@@ -164,28 +176,18 @@ static bool open_engines(hvdc_owner *owner, hvdc_failure *failure) {
 
 static const char *gpu_cpus(const hvdc_owner *owner) { return owner->gpu_cpus[0] == 0 ? NULL : owner->gpu_cpus; }
 
-static bool place_cut(hvdc_owner *owner, bool *stopped, hvdc_failure *failure) {
+static bool place_cut(hvdc_owner *owner, hvdc_timed_end *end, hvdc_failure *failure) {
     const hvdc_options *options = &owner->options;
     hvdc_outcome *outcome = &owner->outcome;
-    const bool given = options->cut_is_given || options->share_is_given;
     if (options->mode != HVDC_MODE_HETERO && options->mode != HVDC_MODE_TENSOR) return true;
-    outcome->cut = options->cut;
-    outcome->gpu_share = options->gpu_share;
-    outcome->rates = options->rates;
-    outcome->policy = options->policy;
-    outcome->cut_source = given ? HVDC_CUT_GIVEN : HVDC_CUT_FROM_RATES;
-    if (given) {
-        hvdc_say_cut(outcome);
-        return true;
-    }
-    if (!options->rates_are_given) {
+    if (!outcome->is_placed) {
         hvdc_say(options, "note", "no rates are given: blocks of both engines are timed, while both work");
         if (!hvdc_time_engines(options, &outcome->trajectory, owner->npu, gpu_cpus(owner), owner->stop_fd,
-                               &outcome->rates, stopped, failure))
+                               &outcome->rates, end, failure) ||
+            !follow_rates(outcome, options->mode, failure))
             return false;
-        outcome->cut_source = HVDC_CUT_MEASURED;
+        outcome->is_placed = true;
     }
-    if (!follow_rates(outcome, options->mode, failure)) return false;
     outcome->policy.rates = outcome->rates;
     hvdc_say_cut(outcome);
     return true;
@@ -229,9 +231,8 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
     hvdc_outcome *outcome = &owner->outcome;
     char threads[16], *worker_argv[HVDC_ARGUMENTS_MAX];
     hvdc_options_for(HVDC_ROLE_WORKER, options, gpu_cpus(owner), threads, worker_argv);
-    const bool chosen = outcome->policy.policy != HVDC_POLICY_STATIC;
-    if (needs_gpu(options) && (options->mode != HVDC_MODE_HETERO || chosen || outcome->cut > 0))
-        hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
+    const bool needs_gpu = hvdc_outcome_needs_gpu(outcome), chosen = outcome->policy.policy != HVDC_POLICY_STATIC;
+    if (needs_gpu) hvdc_say(options, "note", "the GPU's process starts; it compiles its kernels, unless they are kept");
     struct io io = {.owner = owner, .speaker = {.options = options, .trajectory = &outcome->trajectory}};
     const hvdc_stream stream = {
         .trajectory = outcome->trajectory,
@@ -260,7 +261,7 @@ static bool run(hvdc_owner *owner, hvdc_failure *failure) {
                     .stop_fd = owner->stop_fd,
                     .directory = options->output,
                     .trace = options->trace,
-                    .worker_argv = needs_gpu(options) ? worker_argv : NULL},
+                    .worker_argv = needs_gpu ? worker_argv : NULL},
     };
     outcome->report.videos = owner->videos;
     bool ran = hvdc_stream_run(&stream, &outcome->report, failure);
@@ -283,23 +284,25 @@ static void close_owner(hvdc_owner *owner) {
 enum hvdc_exit hvdc_be_owner(const hvdc_options *options, FILE *out) {
     hvdc_owner owner = {.options = *options, .stop_fd = -1};
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
-    bool stopped = false, ran = false;
+    hvdc_timed_end timed = {.stopped = false};
+    bool ran = false;
     owner.stop_fd = hvdc_stop_signals(&failure);
     bool good = owner.stop_fd >= 0 && follow_parent(options, &failure) && pin(&owner, &failure);
     if (good && owner.options.threads == 0) owner.options.threads = hvdc_processors_count();
     owner.outcome.options = &owner.options;
     if (good) hvdc_say_aside(true);
-    good = good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) &&
-           place_cut(&owner, &stopped, &failure);
+    good =
+        good && open_inputs(&owner, &failure) && open_engines(&owner, &failure) && place_cut(&owner, &timed, &failure);
     if (good) {
         good = run(&owner, &failure);
         ran = true;
     }
-    stopped = stopped || owner.outcome.report.stopped;
+    const bool stopped = timed.stopped || owner.outcome.report.stopped;
     if (!good) hvdc_print_failure(out, &owner.options, &failure);
     if (good && ran && !hvdc_print_outcome(out, &owner.outcome)) good = false;
     hvdc_say_no_more(good ? HVDC_PROGRESS_PATIENCE_S : options->reader_silence_s);
-    if (owner.outcome.report.npu_hangs) _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
+    if (timed.npu_hangs || owner.outcome.report.npu_hangs)
+        _exit(HVDC_EXIT_NPU_HANGS); /* nothing that the call may use is closed */
     close_owner(&owner);
     if (stopped) return HVDC_EXIT_STOPPED;
     return good ? HVDC_EXIT_OK : failure.kind == HVDC_FAILURE_NONE ? HVDC_EXIT_FAILURE : hvdc_exit_of(&failure);

@@ -15,6 +15,7 @@
 
 #include "hvdc/json.h"
 #include "lines.h"
+#include "stderr_apart.h"
 #include "video_json.h"
 
 #define EVERY_S 1.0 /* between two lines that say how far a video is */
@@ -62,11 +63,22 @@ static void line_end(const hvdc_options *options, text *t, size_t room_bytes) {
 /* Nobody sees what is said any more: as if this process were asked to stop. */
 static void ask_to_stop(void) { (void)kill(getpid(), SIGTERM); }
 
-void hvdc_say_aside(bool stops) { said.lines = hvdc_lines_open(STDERR_FILENO, stops ? ask_to_stop : NULL); }
+void hvdc_say_aside(bool stops) { said.lines = hvdc_lines_open(hvdc_stderr_apart(), stops ? ask_to_stop : NULL); }
 
 void hvdc_say_no_more(double patience_s) {
     (void)hvdc_lines_close(said.lines, patience_s);
     said.lines = NULL;
+}
+
+bool hvdc_outcome_needs_gpu(const hvdc_outcome *o) {
+    switch (o->options->mode) {
+        case HVDC_MODE_NPU: return false;
+        case HVDC_MODE_HETERO: return !o->is_placed || o->policy.policy != HVDC_POLICY_STATIC || o->cut > 0;
+        case HVDC_MODE_TENSOR: return !o->is_placed || o->gpu_share > 0.0;
+        case HVDC_MODE_GPU:
+        case HVDC_MODE_DP: break;
+    }
+    return true;
 }
 
 static const char *const cut_sources[] = {"none", "given", "rates", "measured"};
@@ -240,8 +252,9 @@ static void put_decoder(FILE *file, const hvdc_clips_facts *d) {
     hvdc_json_text(file, d->memory);
     (void)fprintf(file,
                   ", \"emulator\": %s, \"contexts\": %" PRIu32 ", \"contexts_loaded\": %" PRIu32
-                  ", \"buffer_bytes\": %" PRIu64 ", \"clip_bytes\": %" PRIu64 "}",
-                  d->emulator ? "true" : "false", d->contexts, d->contexts_loaded, d->buffer_bytes, d->clip_bytes);
+                  ", \"buffer_bytes\": %" PRIu64 ", \"clip_bytes\": %" PRIu64 ", \"latent_bytes\": %" PRIu64 "}",
+                  d->emulator ? "true" : "false", d->contexts, d->contexts_loaded, d->buffer_bytes, d->clip_bytes,
+                  d->latent_bytes);
 }
 
 static void put_json(FILE *file, const hvdc_outcome *o) {
@@ -269,12 +282,12 @@ static void put_json(FILE *file, const hvdc_outcome *o) {
                   ", \"gpu_weights_copied_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
                   ", \"gpu_engine_bytes\": %" PRIu64 ", \"npu_engine_bytes\": %" PRIu64 ", \"host_bytes\": %" PRIu64
                   ", \"forecast\": {\"weights_bytes\": %" PRIu64 ", \"slot_bytes\": %" PRIu64
-                  ", \"npu_engine_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64
+                  ", \"npu_engine_bytes\": %" PRIu64 ", \"gpu_engine_bytes\": %" PRIu64 ", \"decoder_bytes\": %" PRIu64
                   "}, \"lines_left_out\": %" PRIu64 ", \"decoder\": ",
                   r->seconds, r->period_s, o->weights_kind, o->weights_bytes, r->gpu_weights.import,
                   r->gpu_weights.imported_bytes, r->gpu_weights.copied_bytes, r->slot_bytes, r->gpu_engine_bytes,
                   r->npu_engine_bytes, o->host_bytes, o->forecast.weights_bytes, o->forecast.slot_bytes,
-                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, said.left_out);
+                  o->forecast.npu_engine_bytes, o->forecast.gpu_engine_bytes, o->forecast.decoder_bytes, said.left_out);
     put_decoder(file, o->decoder);
     (void)fputs(", \"videos\": [", file);
     for (uint32_t i = 0; i < o->videos; i++) {

@@ -22,12 +22,14 @@ enum hvdc_cut_source { HVDC_CUT_NONE = 0, HVDC_CUT_GIVEN, HVDC_CUT_FROM_RATES, H
 /* Bytes that a run needs, as far as they follow from the artifact. */
 typedef struct hvdc_forecast {
     uint64_t weights_bytes, slot_bytes, npu_engine_bytes, gpu_engine_bytes;
+    uint64_t decoder_bytes; /* hvdc_clips_facts.forecast_bytes; 0 without a decoder */
 } hvdc_forecast;
 
 typedef struct hvdc_outcome {
     const hvdc_options *options;
     hvdc_trajectory trajectory;
     uint32_t videos;
+    bool is_placed; /* `cut` or `gpu_share`: they are still to be timed otherwise */
     uint32_t cut;
     double gpu_share;
     hvdc_policy_options policy;      /* with one, `cut` is the best by the rates that it begins with */
@@ -43,12 +45,17 @@ typedef struct hvdc_outcome {
     hvdc_stream_report report;
 } hvdc_outcome;
 
+/* Whether any of the GPU's is opened: not in mode npu, nor where a cut or a share, as far as they are known, leave it
+ * without work. */
+bool hvdc_outcome_needs_gpu(const hvdc_outcome *outcome);
+
 /* Standard error is shared with the other process: whole lines only. To be called first. */
 void hvdc_say_in_lines(void);
 
 /* Standard output, which becomes another name of standard error; NULL with a failure. To be closed by the caller. */
 FILE *hvdc_take_standard_output(hvdc_failure *failure);
-/* With `stops`, standard error's being closed by whoever read it is SIGTERM for this process. */
+/* With `stops`, standard error's being closed by whoever read it is SIGTERM for this process. What libraries print waits
+ * for no reader any more (stderr_apart.h). */
 void hvdc_say_aside(bool stops);
 
 /* What was said is written, unless nobody reads it for `patience_s`. To be called before the process ends. */

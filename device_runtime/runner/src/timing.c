@@ -15,6 +15,7 @@
 #include "processors.h"
 #include "report.h"
 #include "roles.h"
+#include "watched_engine.h"
 
 #define EXPERTS HVDC_TIMED_EXPERTS
 #define ENOUGH 2u /* blocks of each expert */
@@ -109,22 +110,19 @@ static bool time_beside(hvdc_heard *heard, hvdc_timing *npu, hvdc_timed *npu_tim
     return true;
 }
 
-bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *trajectory, hvdc_engine *npu,
-                       const char *gpu_cpus, int stop_fd, hvdc_rates *rates, bool *stopped, hvdc_failure *failure) {
+static bool time_engines(const hvdc_options *options, const hvdc_trajectory *trajectory, hvdc_timing *timing,
+                         const char *gpu_cpus, int stop_fd, hvdc_rates *rates, bool *stopped, hvdc_failure *failure) {
     char threads[16], *argv[HVDC_ARGUMENTS_MAX];
-    hvdc_timing timing;
     hvdc_timed npu_timed = {.count = {0, 0}};
     hvdc_child child;
     hvdc_options_for(HVDC_ROLE_TIMER, options, gpu_cpus, threads, argv);
-    *stopped = false;
-    if (!hvdc_timing_begin(&timing, npu, trajectory, failure)) return false;
     bool good = hvdc_child_start(argv, HVDC_WORKER_FD, 2.0 * options->gpu_silence_s, &child, failure);
     if (good) {
         hvdc_heard heard = {.channel = hvdc_channel_on(child.socket),
                             .options = options,
                             .last_ns = hvdc_clock_ns(),
                             .stop_fd = stop_fd};
-        good = time_beside(&heard, &timing, &npu_timed, failure);
+        good = time_beside(&heard, timing, &npu_timed, failure);
         *stopped = heard.stopped;
         if (good) {
             rates->gpu_block_s = mean_block_s(&heard.timed, trajectory);
@@ -132,7 +130,26 @@ bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *traje
         }
         if (!hvdc_child_end(&child, NULL, 0, good ? failure : NULL)) good = false;
     }
-    hvdc_timing_end(&timing);
+    return good;
+}
+
+bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *trajectory, hvdc_engine *npu,
+                       const char *gpu_cpus, int stop_fd, hvdc_rates *rates, hvdc_timed_end *end,
+                       hvdc_failure *failure) {
+    hvdc_engine *watched = NULL;
+    hvdc_timing *timing = calloc(1, sizeof *timing);
+    *end = (hvdc_timed_end){.stopped = false};
+    bool good = timing != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
+    good = good && hvdc_watched_engine_open(npu, options->npu_silence_s, &watched, failure);
+    if (good) {
+        good = hvdc_timing_begin(timing, watched, trajectory, failure) &&
+               time_engines(options, trajectory, timing, gpu_cpus, stop_fd, rates, &end->stopped, failure);
+        end->npu_hangs = hvdc_watched_engine_hangs(watched);
+        if (end->npu_hangs) return false; /* the call may use all of it */
+        hvdc_timing_end(timing);
+        hvdc_engine_close(watched);
+    }
+    free(timing);
     return good;
 }
 
@@ -145,7 +162,7 @@ static bool has_room(int socket) {
 static bool time_for_owner(const hvdc_options *options, hvdc_channel *channel, hvdc_failure *failure) {
     hvdc_artifact *artifact = NULL;
     hvdc_engine *engine = NULL;
-    hvdc_timing timing;
+    hvdc_timing timing = {.shared = HVDC_NO_MEMORY};
     if (!hvdc_processors_use(options->gpu_cpus, failure) || !hvdc_open_artifact(options->artifact, &artifact, failure))
         return false;
     const hvdc_weights weights = {.artifact = artifact};
@@ -157,8 +174,8 @@ static bool time_for_owner(const hvdc_options *options, hvdc_channel *channel, h
         good = hvdc_timing_block(&timing, &block, failure) &&
                (!has_room(channel->socket) ||
                 hvdc_channel_send(channel, HVDC_TIMER_SAY_BLOCK, &block, sizeof block, -1, failure));
-        if (!good) hvdc_timing_end(&timing);
     }
+    if (engine != NULL) hvdc_timing_end(&timing);
     hvdc_engine_close(engine);
     hvdc_artifact_close(artifact);
     return good;

@@ -15,9 +15,17 @@ typedef struct hvdc_timed {
     uint32_t count[HVDC_TIMED_EXPERTS];
 } hvdc_timed;
 
+/* Why it ended early, beside failures. */
+typedef struct hvdc_timed_end {
+    bool stopped;   /* `stop_fd` became readable */
+    bool npu_hangs; /* a call of the NPU's engine took longer than options->npu_silence_s, and may never return: the
+                     * engine stays open, and the process has to end by _exit */
+} hvdc_timed_end;
+
 /* Fills gpu_block_s and npu_block_s: the mean of a trajectory's blocks. Starts a process with this program's timer for the
- * GPU, and runs `npu` beside it until both have done enough. Fails if `stop_fd` becomes readable: then *stopped. */
+ * GPU, and runs `npu` beside it until both have done enough. */
 bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *trajectory, hvdc_engine *npu,
-                       const char *gpu_cpus, int stop_fd, hvdc_rates *rates, bool *stopped, hvdc_failure *failure);
+                       const char *gpu_cpus, int stop_fd, hvdc_rates *rates, hvdc_timed_end *end,
+                       hvdc_failure *failure);
 
 #endif

@@ -175,7 +175,7 @@ typedef struct hvdc_stream_io {
 
 enum hvdc_stop {
     HVDC_STOP_FINISH = 0, /* videos that have begun are finished, no others are begun; asked again: abandon */
-    HVDC_STOP_ABANDON     /* stop before the next block; what is not finished is dropped */
+    HVDC_STOP_ABANDON     /* stop before the next block; what has no final latent yet is dropped */
 };
 
 typedef struct hvdc_stream_options {

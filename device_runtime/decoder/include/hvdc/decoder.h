@@ -104,6 +104,10 @@ void hvdc_frame_decoder_facts(const hvdc_frame_decoder *decoder, hvdc_decoder_fa
 bool hvdc_frame_decoder_size(const hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, uint32_t size[3],
                              hvdc_failure *failure);
 
+/* hvdc_decoder_facts.clip_bytes of a clip of this size, whose values are not looked at, before it is decoded. */
+bool hvdc_frame_decoder_forecast(const hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, uint64_t *bytes,
+                                 hvdc_failure *failure);
+
 /* Decodes a clip. What a pixel becomes: exporters/decoder/blending.py blends neighbouring tiles in FP32, and (x + 1) / 2,
  * clamped to [0, 1], is rounded to the nearest of 255 steps. */
 bool hvdc_frame_decoder_decode(hvdc_frame_decoder *decoder, const hvdc_decoder_latent *latent, hvdc_decoder_sink sink,

@@ -84,9 +84,23 @@ static uint32_t vtcm_bytes_here(void) {
     return bytes;
 }
 
-bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *failure) {
+/* Of no other session; all there is where the firmware does not say. */
+static uint32_t vtcm_free_bytes(void) {
+    unsigned bytes = 0, free_bytes = 0;
+    if (compute_resource_query_VTCM == NULL || compute_resource_query_VTCM(0, &bytes, NULL, &free_bytes, NULL) != 0 ||
+        free_bytes == 0)
+        return vtcm_bytes_here();
+    return free_bytes;
+}
+
+static uint32_t within(uint32_t bytes, uint32_t least_bytes, uint32_t most_bytes) {
+    return bytes < least_bytes ? least_bytes : bytes > most_bytes ? most_bytes : bytes;
+}
+
+bool hvdc_dsp_acquire(uint32_t least_bytes, uint32_t most_bytes, hvdc_dsp_units *units, hvdc_failure *failure) {
     hap_compute_attributes attributes = {{0}};
-    const unsigned wanted = vtcm_bytes == 0 ? vtcm_bytes_here() : vtcm_bytes;
+    /* What is free now: who asks for more may be kept waiting for it. It may have become less in between. */
+    const unsigned wanted = within(vtcm_free_bytes(), least_bytes, most_bytes);
     void *vtcm = NULL;
     unsigned found = 0;
     *units = (hvdc_dsp_units){.context = 0};
@@ -95,17 +109,18 @@ bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *
         compute_resource_acquire == NULL || compute_resource_release == NULL)
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "this DSP's firmware has no compute resource manager");
     if (compute_resource_attr_init(&attributes) != 0 ||
-        compute_resource_attr_set_vtcm_param_v2(&attributes, wanted, 0, wanted) != 0 ||
+        compute_resource_attr_set_vtcm_param_v2(&attributes, wanted, 0, least_bytes) != 0 ||
         compute_resource_attr_set_hmx_param(&attributes, 1) != 0)
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "the DSP takes no request for %u bytes of VTCM", wanted);
     units->context = compute_resource_acquire(&attributes, ACQUIRE_TIMEOUT_US);
     if (units->context == 0)
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
                          "%u bytes of VTCM and the matrix unit are not free: close other programs that use the NPU",
-                         wanted);
-    if (compute_resource_attr_get_vtcm_ptr_v2(&attributes, &vtcm, &found) != 0 || vtcm == NULL || found < wanted) {
+                         (unsigned)least_bytes);
+    if (compute_resource_attr_get_vtcm_ptr_v2(&attributes, &vtcm, &found) != 0 || vtcm == NULL || found < least_bytes) {
         hvdc_dsp_release(units);
-        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%u bytes of VTCM were asked for and %u came", wanted, found);
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%u bytes of VTCM were asked for and %u came",
+                         (unsigned)least_bytes, found);
     }
     units->vtcm = vtcm;
     units->vtcm_bytes = found;

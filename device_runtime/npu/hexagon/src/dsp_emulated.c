@@ -58,17 +58,20 @@ bool hvdc_dsp_power(void *power_client, bool up, hvdc_failure *failure) {
 }
 
 static bool is_held, has_unit;
+static uint32_t lacking;
+
+void hvdc_dsp_lack_vtcm(uint32_t bytes) { lacking = bytes < VTCM_BYTES ? bytes : VTCM_BYTES; }
 
 void hvdc_dsp_use_unit(void) { has_unit = true; }
 
-bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *failure) {
+bool hvdc_dsp_acquire(uint32_t least_bytes, uint32_t most_bytes, hvdc_dsp_units *units, hvdc_failure *failure) {
+    const uint32_t there = VTCM_BYTES - lacking, bytes = most_bytes < there ? most_bytes : there;
     if (is_held)
         return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
                          "VTCM and the matrix unit are held by another session: close it first");
-    if (vtcm_bytes > VTCM_BYTES)
-        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%" PRIu32 " bytes of VTCM are wanted and there are %u",
-                         vtcm_bytes, VTCM_BYTES);
-    const uint32_t bytes = vtcm_bytes == 0 ? VTCM_BYTES : vtcm_bytes;
+    if (least_bytes > there)
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "%" PRIu32 " bytes of VTCM are wanted and %" PRIu32 " are free",
+                         least_bytes, there);
     const size_t whole = ((size_t)bytes + VTCM_ALIGNMENT - 1u) / VTCM_ALIGNMENT * VTCM_ALIGNMENT;
     uint8_t *vtcm = aligned_alloc(VTCM_ALIGNMENT, whole);
     if (vtcm == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "no memory in the place of VTCM");

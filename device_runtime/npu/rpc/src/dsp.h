@@ -26,8 +26,8 @@ typedef struct hvdc_dsp_units {
     uint32_t vtcm_bytes;
 } hvdc_dsp_units;
 
-/* At least `vtcm_bytes` of VTCM; 0: as much as there is. */
-bool hvdc_dsp_acquire(uint32_t vtcm_bytes, hvdc_dsp_units *units, hvdc_failure *failure);
+/* As much VTCM as is free of `most_bytes`, and not less than `least_bytes`. */
+bool hvdc_dsp_acquire(uint32_t least_bytes, uint32_t most_bytes, hvdc_dsp_units *units, hvdc_failure *failure);
 void hvdc_dsp_release(hvdc_dsp_units *units);
 
 /* selftest.h of the units that are held: a line for each check, and a zero byte; how many have failed, and how many of
@@ -47,6 +47,9 @@ hvdc_dsp_facts hvdc_dsp_describe(void);
 
 /* Emulation only: descriptors are those of this process. */
 void hvdc_dsp_serve(uint32_t client_pid);
+
+/* Emulation only: other sessions hold so much of the VTCM. */
+void hvdc_dsp_lack_vtcm(uint32_t bytes);
 
 /* Emulation only: from here on, engines compute with the model of the matrix unit, in memory in VTCM's place. */
 void hvdc_dsp_use_unit(void);

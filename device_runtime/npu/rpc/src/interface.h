@@ -18,7 +18,7 @@
 #include "hvdc/npu.h"
 
 /* Of records and of what calls mean; both sides compare it in every call. */
-#define HVDC_RPC_ABI 2u
+#define HVDC_RPC_ABI 3u
 
 #define HVDC_RPC_SENTENCE_BYTES ((uint32_t)HVDC_FAILURE_MESSAGE_BYTES)
 #define HVDC_RPC_VERSION_BYTES 16u /* of the runtime's version, with a zero byte behind it */
@@ -62,7 +62,7 @@
     U32(abi) \
     U32(threads) \
     U32(vtcm_bytes) U32(sums) U32(frames) U32(rows) U32(columns) U32(rotations_region) U64(rotations_offset)
-#define HVDC_RPC_OUT_open_engine(U32, U64, BYTES) U32(kind) U32(tokens)
+#define HVDC_RPC_OUT_open_engine(U32, U64, BYTES) U32(kind) U32(tokens) U32(vtcm_bytes) U32(unused)
 #define HVDC_RPC_IN_set_text(U32, U64, BYTES) U32(abi) U32(expert)
 #define HVDC_RPC_OUT_set_text(U32, U64, BYTES) U32(kind) U32(unused)
 #define HVDC_RPC_IN_run(U32, U64, BYTES) U32(abi) U32(step) U32(first) U32(count) U32(region) U32(unused) U64(offset)

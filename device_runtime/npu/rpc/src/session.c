@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "hmx_staged.h"
+#include "vtcm_products.h"
 
 void hvdc_session_begin(hvdc_rpc_session *session) {
     const uint32_t generation = session->generation + 1u;
@@ -17,9 +18,12 @@ static void release_units(hvdc_rpc_session *s) {
     hvdc_dsp_release(&s->units);
 }
 
-/* VTCM, and in it the matrix unit. */
-static bool take_units(hvdc_rpc_session *s, uint32_t vtcm_bytes, hvdc_failure *failure) {
-    if (!hvdc_dsp_acquire(vtcm_bytes, &s->units, failure)) return false;
+/* VTCM, `asked_bytes` or else what is free of what the engine uses, and in it the matrix unit. */
+static bool take_units(hvdc_rpc_session *s, uint32_t asked_bytes, hvdc_failure *failure) {
+    const uint32_t useful = hvdc_vtcm_useful_bytes(hvdc_artifact_geometry(s->artifact));
+    const bool any = asked_bytes == 0;
+    if (!hvdc_dsp_acquire(any ? HVDC_VTCM_LEAST_BYTES : asked_bytes, any ? useful : asked_bytes, &s->units, failure))
+        return false;
     if (hvdc_hmx_staged_open(s->units.vtcm, s->units.vtcm_bytes, s->units.context, failure)) return true;
     hvdc_dsp_release(&s->units);
     return false;
@@ -257,6 +261,7 @@ bool hvdc_session_open_engine(hvdc_rpc_session *s, const hvdc_rpc_open_engine_in
     s->regions[s->rotations_region].users++;
     s->tokens = tokens;
     out->tokens = tokens;
+    out->vtcm_bytes = s->units.vtcm_bytes;
     return true;
 }
 
@@ -315,7 +320,10 @@ bool hvdc_session_selftest(hvdc_rpc_session *s, const hvdc_rpc_selftest_in *in, 
     if (s->engine != NULL)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE,
                          "the engine holds the units that the self-test asks: close_engine comes before");
-    if (!hvdc_dsp_acquire(in->vtcm_bytes, &units, failure)) return false;
+    const bool any = in->vtcm_bytes == 0; /* as much as there is, since ends of it are tested */
+    if (!hvdc_dsp_acquire(any ? HVDC_VTCM_LEAST_BYTES : in->vtcm_bytes, any ? UINT32_MAX : in->vtcm_bytes, &units,
+                          failure))
+        return false;
     const bool done = hvdc_dsp_selftest(&units, report->buffer.data, (uint32_t)report->buffer.bytes, &out->failed,
                                         &out->worthless, failure);
     hvdc_dsp_release(&units);

@@ -3,11 +3,13 @@
 #include <string.h>
 
 #include "session.h"
+#include "skel_lock.h"
 
 /* A process of a client has one of these; more are for tests. */
 #define SESSIONS 4u
 #define PLACE_BITS 8u
 
+/* All of it, and whatever calls do, is for one call at a time. */
 static hvdc_rpc_session sessions[SESSIONS];
 
 static uint64_t handle_of(uint32_t place) { return (uint64_t)sessions[place].generation << PLACE_BITS | (place + 1u); }
@@ -18,8 +20,7 @@ static hvdc_rpc_session *session_of(uint64_t handle) {
     return NULL;
 }
 
-int hvdc_open(const char *uri, uint64_t *handle) {
-    (void)uri;
+static int open_session(uint64_t *handle) {
     for (uint32_t place = 0; place < SESSIONS; place++) {
         if (sessions[place].open) continue;
         hvdc_session_begin(&sessions[place]);
@@ -29,7 +30,7 @@ int hvdc_open(const char *uri, uint64_t *handle) {
     return hvdc_remote_result(HVDC_AEE_OUT_OF_HANDLES);
 }
 
-int hvdc_close(uint64_t handle) {
+static int close_session(uint64_t handle) {
     hvdc_rpc_session *session = session_of(handle);
     if (session == NULL) return hvdc_remote_result(HVDC_AEE_NO_SUCH_HANDLE);
     hvdc_session_end(session);
@@ -44,7 +45,7 @@ static int invoke_open(hvdc_remote_arg *args) {
     memcpy(&bytes, args[0].buffer.data, sizeof bytes);
     if (bytes == 0 || bytes > uri->buffer.bytes || ((const char *)uri->buffer.data)[bytes - 1u] != 0)
         return hvdc_remote_result(HVDC_AEE_BAD_PARAMETER);
-    return hvdc_open(uri->buffer.data, &args[2].handle);
+    return open_session(&args[2].handle);
 }
 
 typedef bool serve(hvdc_rpc_session *session, const hvdc_rpc_parts *parts, hvdc_failure *failure);
@@ -70,10 +71,10 @@ static serve *const serves[] = {
 #undef ENTRY
 };
 
-int hvdc_skel_handle_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *args) {
+static int invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *args) {
     hvdc_rpc_parts parts;
     if (scalars == HVDC_REMOTE_OPEN && args != NULL) return invoke_open(args);
-    if (scalars == HVDC_REMOTE_CLOSE && args != NULL) return hvdc_close(args[0].handle);
+    if (scalars == HVDC_REMOTE_CLOSE && args != NULL) return close_session(args[0].handle);
     hvdc_rpc_session *session = session_of(handle);
     if (session == NULL) return hvdc_remote_result(HVDC_AEE_NO_SUCH_HANDLE);
     const uint32_t malformed = hvdc_rpc_take_apart(scalars, args, &parts);
@@ -89,4 +90,26 @@ int hvdc_skel_handle_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *
     hvdc_failure failure = {.kind = HVDC_FAILURE_NONE};
     if (!serves[method](session, &parts, &failure)) memcpy(parts.sentence, failure.message, sizeof failure.message);
     return HVDC_AEE_SUCCESS;
+}
+
+int hvdc_open(const char *uri, uint64_t *handle) {
+    (void)uri;
+    hvdc_skel_lock();
+    const int result = open_session(handle);
+    hvdc_skel_unlock();
+    return result;
+}
+
+int hvdc_close(uint64_t handle) {
+    hvdc_skel_lock();
+    const int result = close_session(handle);
+    hvdc_skel_unlock();
+    return result;
+}
+
+int hvdc_skel_handle_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *args) {
+    hvdc_skel_lock();
+    const int result = invoke(handle, scalars, args);
+    hvdc_skel_unlock();
+    return result;
 }

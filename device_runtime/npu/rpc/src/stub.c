@@ -160,6 +160,7 @@ static bool open_engine(dsp_engine *e, const hvdc_dsp_options *options, hvdc_fai
     in.columns = grid.columns;
     e->hidden_bytes = tokens * g->width * sizeof(float);
     if (!sent || !CALL(e, open_engine, &in, &out, NULL, failure)) return false;
+    e->description.vtcm_held_bytes = out.vtcm_bytes;
     return out.tokens == tokens ||
            hvdc_fail(failure, HVDC_FAILURE_DEVICE,
                      "the DSP opened an engine for %" PRIu32 " tokens and not for %" PRIu64, out.tokens, tokens);

@@ -82,7 +82,7 @@ static const char help[] =
     "  --library FASTRPC   FastRPC's library, a name or a path (libcdsprpc.so)\n"
     "  --skels FOLDER      where hexagon-vNN-libhvdc_skel.so is (where this program is), unless DSP_LIBRARY_PATH\n"
     "                      is set\n"
-    "  --vtcm-kib KIB      of the DSP's VTCM at most (all of it)\n"
+    "  --vtcm-kib KIB      so much of the DSP's VTCM, or a refusal (what is free)\n"
     "  --json              print the result as JSON\n\n"
     "Exit statuses: 0 none failed; 1 one did, or the DSP cannot be asked, which a sentence says; 2 wrong words.\n";
 

@@ -2,16 +2,20 @@
  * skel in this library, or, where HVDC_STAND_IN_DSP names a command, over that command's standard input and output.
  *
  * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel",
- * "version", "abi", "map", or "lost:N": in its Nth call after the opening its process dies. HVDC_STAND_IN_ARCH is its
- * architecture, 79 unless it is set: it has the skel of that one alone. */
+ * "version", "abi", "map", "lost:N": in its Nth call after the opening its process dies, "hangs:N": its Nth call of
+ * `run` never returns, or "vtcm:KIB": others hold so much of it. With HVDC_STAND_IN_UNIT engines in this process compute
+ * with the model of the matrix unit. HVDC_STAND_IN_ARCH is its architecture, 79 unless it is set: it has the skel of that one alone. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "dsp.h"
 #include "marshal.h"
 #include "skel.h"
 #include "stand_in_pipe.h"
@@ -19,8 +23,10 @@
 #define EXPORT __attribute__((visibility("default")))
 #define MAPPED_MAX 256
 
-static int mapped[MAPPED_MAX], mapped_count; /* descriptors */
-static unsigned calls;
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of what follows: FastRPC may be called by many threads */
+static int mapped[MAPPED_MAX], mapped_count;              /* descriptors */
+static unsigned calls, runs;
+static bool is_unsigned, has_stacks;
 
 static const char *fault(void) {
     const char *name = getenv("HVDC_STAND_IN_FAULT");
@@ -44,12 +50,12 @@ EXPORT int remote_handle64_close(uint64_t handle);
 EXPORT int fastrpc_mmap(int domain, int fd, void *address, int offset, size_t bytes, int flags);
 EXPORT int fastrpc_munmap(int domain, int fd, void *address, size_t bytes);
 
-static bool is_unsigned, has_stacks;
-
 static int set_threads(const struct hvdc_remote_thread_parameters *threads, uint32_t bytes) {
     if (bytes != sizeof *threads || threads->domain != HVDC_REMOTE_CDSP || threads->priority != -1)
         return HVDC_AEE_BAD_PARAMETER;
+    (void)pthread_mutex_lock(&mutex);
     has_stacks = threads->stack_bytes >= 65536;
+    (void)pthread_mutex_unlock(&mutex);
     return has_fault("stacks") ? HVDC_AEE_UNSUPPORTED : 0;
 }
 
@@ -60,7 +66,9 @@ int remote_session_control(uint32_t request, void *data, uint32_t bytes) {
     if (request != HVDC_REMOTE_UNSIGNED_MODULE || bytes != sizeof *module) return HVDC_AEE_BAD_PARAMETER;
     if (module->domain != HVDC_REMOTE_CDSP || has_fault("no-domain")) return HVDC_AEE_INVALID_DOMAIN;
     if (has_fault("unsigned")) return HVDC_AEE_PRIVILEGE;
+    (void)pthread_mutex_lock(&mutex);
     is_unsigned = module->enable == 1;
+    (void)pthread_mutex_unlock(&mutex);
     return 0;
 }
 
@@ -73,15 +81,23 @@ int remote_handle_control(uint32_t request, void *data, uint32_t bytes) {
     return 0;
 }
 
+/* Whether the session may be opened at all. */
+static bool begin(void) {
+    (void)pthread_mutex_lock(&mutex);
+    const bool begun = is_unsigned && has_stacks;
+    calls = runs = 0;
+    (void)pthread_mutex_unlock(&mutex);
+    return begun;
+}
+
 /* The URI goes on to the skel as FastRPC does it. */
 int remote_handle64_open(const char *name, uint64_t *handle) {
     char due[128];
     (void)snprintf(due, sizeof due,
                    "file:///hexagon-v%.2s-libhvdc_skel.so?hvdc_skel_handle_invoke&_modver=1.0&_dom=cdsp", arch());
-    if (!is_unsigned || !has_stacks) return HVDC_AEE_UNSIGNED_MODULE;
+    if (!begin()) return HVDC_AEE_UNSIGNED_MODULE;
     if (strcmp(name, due) != 0) return HVDC_AEE_NO_SUCH_MODULE;
     if (has_fault("no-skel")) return (int)(HVDC_REMOTE_DSP_OFFSET + HVDC_AEE_NO_SUCH_FILE);
-    calls = 0;
     if (command() != NULL && !stand_in_pipe_start(command())) return HVDC_AEE_FAILED;
     uint32_t length = (uint32_t)strlen(name) + 1u;
     hvdc_remote_arg args[] = {
@@ -105,8 +121,12 @@ static int invoke_changed(uint64_t handle, uint32_t scalars, hvdc_remote_arg *ar
 
 int remote_handle64_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *args) {
     const char *lost = strncmp(fault(), "lost:", 5) == 0 ? fault() + 5 : NULL;
-    calls++;
-    if (lost != NULL && calls == strtoul(lost, NULL, 10)) {
+    const char *hangs = strncmp(fault(), "hangs:", 6) == 0 ? fault() + 6 : NULL;
+    (void)pthread_mutex_lock(&mutex);
+    const unsigned call = ++calls, run = runs += HVDC_REMOTE_METHOD(scalars) == HVDC_RPC_run;
+    (void)pthread_mutex_unlock(&mutex);
+    while (hangs != NULL && run == strtoul(hangs, NULL, 10)) (void)pause();
+    if (lost != NULL && call == strtoul(lost, NULL, 10)) {
         if (command() == NULL) return HVDC_AEE_CONNECTION_RESET;
         stand_in_pipe_kill();
     }
@@ -125,22 +145,33 @@ int remote_handle64_close(uint64_t handle) {
 
 int fastrpc_mmap(int domain, int fd, void *address, int offset, size_t bytes, int flags) {
     if (domain != HVDC_REMOTE_CDSP || address == NULL || offset != 0 || bytes == 0 ||
-        flags != HVDC_REMOTE_MAP_FD_DELAYED || fcntl(fd, F_GETFD) < 0 || mapped_count == MAPPED_MAX)
+        flags != HVDC_REMOTE_MAP_FD_DELAYED || fcntl(fd, F_GETFD) < 0)
         return HVDC_AEE_BAD_PARAMETER;
     if (has_fault("map")) return HVDC_AEE_MAP;
-    mapped[mapped_count++] = fd;
-    return 0;
+    (void)pthread_mutex_lock(&mutex);
+    const bool there = mapped_count < MAPPED_MAX;
+    if (there) mapped[mapped_count++] = fd;
+    (void)pthread_mutex_unlock(&mutex);
+    return there ? 0 : HVDC_AEE_BAD_PARAMETER;
 }
 
 int fastrpc_munmap(int domain, int fd, void *address, size_t bytes) {
     (void)address;
-    for (int i = 0; domain == HVDC_REMOTE_CDSP && bytes != 0 && i < mapped_count; i++) {
-        if (mapped[i] != fd) continue;
-        mapped[i] = mapped[--mapped_count];
-        return 0;
+    bool found = false;
+    (void)pthread_mutex_lock(&mutex);
+    for (int i = 0; !found && domain == HVDC_REMOTE_CDSP && bytes != 0 && i < mapped_count; i++) {
+        found = mapped[i] == fd;
+        if (found) mapped[i] = mapped[--mapped_count];
     }
+    (void)pthread_mutex_unlock(&mutex);
+    if (found) return 0;
     (void)fprintf(stderr, "stand-in: descriptor %d is unmapped, which was never mapped\n", fd);
     return HVDC_AEE_MAP;
+}
+
+__attribute__((constructor)) static void set_up(void) {
+    if (strncmp(fault(), "vtcm:", 5) == 0) hvdc_dsp_lack_vtcm((uint32_t)strtoul(fault() + 5, NULL, 10) << 10);
+    if (getenv("HVDC_STAND_IN_UNIT") != NULL) hvdc_dsp_use_unit();
 }
 
 __attribute__((destructor)) static void look_for_leaks(void) {

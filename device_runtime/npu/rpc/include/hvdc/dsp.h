@@ -36,11 +36,12 @@ typedef struct hvdc_dsp_line {
 bool hvdc_dsp_next_line(char **report, hvdc_dsp_line *line);
 
 /* All zeros: libcdsprpc.so as the system finds it, skels where DSP_LIBRARY_PATH says, one thread for each of the DSP's
- * vector contexts, all of its VTCM, the artifact's own grid. */
+ * vector contexts, what is free of the VTCM that the engine uses, the artifact's own grid. */
 typedef struct hvdc_dsp_options {
     const char *library;     /* FastRPC's, a name or a path */
     const char *skel_folder; /* of hexagon-vNN-libhvdc_skel.so, unless DSP_LIBRARY_PATH is set */
-    uint32_t threads, vtcm_bytes;
+    uint32_t threads;
+    uint32_t vtcm_bytes;     /* this much, or a refusal; 0: as above, for hvdc_dsp_check as much as is free */
     enum hvdc_npu_sums sums; /* a DSP's own unit has one way of adding */
     hvdc_grid grid;
     /* Filled in, unless NULL, before the engine takes the units; no failure of a check is one of opening. Nothing is
@@ -60,8 +61,9 @@ bool hvdc_dsp_seconds(hvdc_engine *engine, double seconds[HVDC_NPU_STAGE_COUNT],
 typedef struct hvdc_dsp_description {
     uint32_t arch; /* 79 for V79; 0 where a stand-in of the DSP is no Hexagon */
     uint32_t contexts, vtcm_bytes;
-    uint64_t copied_bytes; /* of weights that had no descriptor */
-    uint64_t staged_runs;  /* calls of `run` whose hidden state had to be copied */
+    uint32_t vtcm_held_bytes; /* of them, by the engine */
+    uint64_t copied_bytes;    /* of weights that had no descriptor */
+    uint64_t staged_runs;     /* calls of `run` whose hidden state had to be copied */
 } hvdc_dsp_description;
 
 const hvdc_dsp_description *hvdc_dsp_describe_engine(const hvdc_engine *engine);
