@@ -22,15 +22,19 @@ from hvdc.deploy.layout import NEW, PART
 from hvdc.deploy.package import Chunk, Item, Package
 from hvdc.deploy.patience import LOSSES, Patience
 from hvdc.deploy.store import Store
-from hvdc.deploy.verifier import Arrived, Step, Verifier, hash_s
+from hvdc.deploy.verifier import EXECUTABLE, PLAIN, Arrived, Step, Verifier, hash_s
 from hvdc.progress import Progress, Silent
 
 BATCH_BYTES = 256 << 20
 SCRIPT_LETTERS = 30_000
 """Of commands that are sent at once; adb takes 65,535."""
-GROUP_BYTES, GROUP = 128 << 20, 64
-"""What one call of adb sends: starting one takes as long as a megabyte."""
+SMALLEST_GROUP_BYTES, LARGEST_GROUP_BYTES, GROUP = 32 << 20, 256 << 20, 64
+"""What one call of adb sends: starting one takes as long as some megabytes."""
+SHARE_OF_REST = 1 / 3
+"""Of what is left to send, in one call: nothing is sent while the last one is verified, so that it is small."""
 SLOWEST_LINK_BYTES_S = 0.5e6
+COUNTED_S = 1.0
+"""Of a group that takes less, by the rate of the one before, nobody needs to see shares."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +107,7 @@ class Pusher:
         self._patience, self._progress, self._say, self._link = patience, progress, say, link
         self._unverified: dict[str, int] = {}
         self._uses: Counter[str] = Counter()
+        self._rate_bytes_s = 0.0
 
     def prepare(self, found: Found) -> None:
         """Make the folders of the new version."""
@@ -194,15 +199,19 @@ class Pusher:
                         del files[digest]
                 is_again = True
                 if files:
-                    size = sum(left[digest][1].bytes for digest in files)
-                    show = partial(_show, told)
-                    self.device.push_all([*files.values()], self.store.layout.parts, show, silence_s=_silence_s(size))
+                    self._send_files([*files.values()], sum(left[digest][1].bytes for digest in files), told)
 
             self._patience(work, LOSSES * (1 + len(files)))  # each may bring one of them there
             for each in told.values():
                 each.share(1.0)
         self.sent.bytes += sum(chunk.bytes for _, chunk in left.values())
         self.sent.chunks += len(left)
+
+    def _send_files(self, files: list[Path], size: int, told: dict[str, _Told]) -> None:
+        show = partial(_show, told) if size > self._rate_bytes_s * COUNTED_S else None
+        begun_s, self._rate_bytes_s = time.monotonic(), 0.0
+        self.device.push_all(files, self.store.layout.parts, show, silence_s=_silence_s(size))
+        self._rate_bytes_s = size / (time.monotonic() - begun_s)
 
     def _run(self, script: str, what: str, timeout_s: float) -> str:
         return self._patience(partial(self.store.run, script, what, timeout_s))
@@ -258,7 +267,7 @@ class _Told:
 
 
 def _mode(item: Item) -> str:
-    return "755" if item.executable else "644"
+    return EXECUTABLE if item.executable else PLAIN
 
 
 def _show(told: dict[str, _Told], name: str, share: float) -> None:
@@ -292,12 +301,13 @@ def _groups(
     """What is sent by one call. None: the pieces of this file are all there then, and are joined."""
     group: list[tuple[Item, Chunk | None]] = []
     held: set[str] = set()
-    size = 0
+    size, rest = 0, sum(chunk.bytes for _, chunks in wanted for chunk in chunks)
     for item, chunks in wanted:
         for chunk in chunks:
-            if size + chunk.bytes > GROUP_BYTES or len(group) >= GROUP or chunk.sha256 in held:
+            largest = min(max(rest * SHARE_OF_REST, SMALLEST_GROUP_BYTES), LARGEST_GROUP_BYTES)
+            if group and (size + chunk.bytes > largest or len(group) >= GROUP or chunk.sha256 in held):
                 yield group
-                group, held, size = [], set(), 0
+                group, held, rest, size = [], set(), rest - size, 0
             group.append((item, chunk))
             held.add(chunk.sha256)
             size += chunk.bytes
