@@ -66,8 +66,8 @@ def run_transfer(
                         continue
                     said[key.data] = (said[key.data] + part)[-_TAIL_BYTES:]
                     heard_s = now_s
-                    for percent, name in _PERCENT.findall(part[-_LINE_BYTES:])[-1:] if progress is not None else ():
-                        progress(name.decode("utf-8", "replace"), min(int(percent), 100) / 100)
+                    if progress is not None:
+                        _tell(progress, part[-_LINE_BYTES:])
         status = process.wait(10)
     except subprocess.TimeoutExpired:
         status = -1
@@ -80,6 +80,11 @@ def run_transfer(
         if process.stderr is not None:
             process.stderr.close()
     return status, _reason(said["err"] + b"\n" + said["out"])
+
+
+def _tell(progress: Callable[[str, float], None], lines: bytes) -> None:
+    for percent, name in _PERCENT.findall(lines)[-1:]:
+        progress(name.decode("utf-8", "replace"), min(int(percent), 100) / 100)
 
 
 def _reason(data: bytes) -> str:

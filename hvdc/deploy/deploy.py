@@ -195,9 +195,7 @@ def _send(
     pusher.reuse(todo.twins)
     progress.finish()
     for _ in range(ROUNDS):
-        progress.start("verifying on the device", done.package.bytes, len(done.package.items))
         bad = pusher.verify()
-        progress.finish()
         if not bad:
             break
         say(f"{len(bad)} files on the device are not what they must be, and are sent again: {bad[0].path}, …")

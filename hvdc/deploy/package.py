@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from hvdc.progress import Progress
 
 CHUNK_BYTES = 64 << 20
 """A piece that is sent, and hashed on the device, at once: what a cut link costs at most."""
+HASHES = 4
+"""Files that are hashed at once."""
 _READ_BYTES = 1 << 20
 
 
@@ -101,10 +104,16 @@ def make_package(
             raise UsageError("a file has a name that is not put onto a device", where=ascii(str(source)),
                              expected="letters, digits, '.', '_' and '-'", fix="rename it")  # fmt: skip
     total = sum(source.stat().st_size for _, source, _, _ in wanted)
+
+    def hashed(each: tuple[str, Path, str | None, bool]) -> Item:
+        return _item(*each, chunk_bytes, progress)
+
     progress.start("checking", total, len(wanted))
+    pool = ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), HASHES), thread_name_prefix="hash")
     try:
-        items = tuple(_item(*each, chunk_bytes, progress) for each in wanted)
+        items = tuple(pool.map(hashed, wanted))
     finally:
+        pool.shutdown(cancel_futures=True)  # a file that is being read is read to its end
         progress.finish()
     target = next((build.target for build in builds if build.target != "hexagon"), "")
     return Package(items, target, manifest.model_sha256)

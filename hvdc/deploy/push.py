@@ -25,7 +25,8 @@ from hvdc.deploy.store import Store
 from hvdc.deploy.verifier import EXECUTABLE, PLAIN, Arrived, Step, Verifier, hash_s
 from hvdc.progress import Progress, Silent
 
-BATCH_BYTES = 256 << 20
+REUSED_BYTES, HASHED_BYTES = 256 << 20, 512 << 20
+"""Of files that one script copies or hashes on the device."""
 SCRIPT_LETTERS = 30_000
 """Of commands that are sent at once; adb takes 65,535."""
 SMALLEST_GROUP_BYTES, LARGEST_GROUP_BYTES, GROUP = 32 << 20, 256 << 20, 64
@@ -125,7 +126,7 @@ class Pusher:
             there = quoted([f"{self.new}/{item.path}"])  # removed first: toybox's `ln -f` leaves a third name of a file
             lines.append(f"rm -f {there} && {'ln' if self._link else 'cp'} {quoted([path])} {there} || rm -f {there}")
             size += item.bytes
-            if size > BATCH_BYTES or sum(map(len, lines)) > SCRIPT_LETTERS or item is linked[-1][0]:
+            if size > REUSED_BYTES or sum(map(len, lines)) > SCRIPT_LETTERS or item is linked[-1][0]:
                 self._patience(partial(self.store.run, "\n".join(lines), "reusing files on the device", 600))
                 lines, size = [], 0
 
@@ -147,23 +148,24 @@ class Pusher:
 
     def verify(self) -> list[Item]:
         """Hash every file on the device; returns those that are not what they must be."""
-        bad: list[Item] = []
-        for batch in _batches(self.package.items):
-            size = sum(item.bytes for item in batch)
-            found = self._patience(partial(self.store.hashes, self.new, [i.path for i in batch], hash_s(size)))
-            bad += [item for item in batch if found.get(item.path) != item.sha256]
-            self._progress.advance(size)
-            self._progress.item_done(batch[-1].path)
-        return bad
+        return [item for bad in self._differing(self.new, "verifying on the device") for item in bad]
 
     def is_intact(self, folder: str) -> bool:
         """Whether a version in a folder has every file as it must be."""
-        for batch in _batches(self.package.items):
-            size = sum(item.bytes for item in batch)
-            found = self._patience(partial(self.store.hashes, folder, [i.path for i in batch], hash_s(size)))
-            if any(found.get(item.path) != item.sha256 for item in batch):
-                return False
-        return True
+        return not any(self._differing(folder, "hashing what is on the device"))
+
+    def _differing(self, folder: str, what: str) -> Iterator[list[Item]]:
+        self._progress.start(what, self.package.bytes, len(self.package.items))
+        try:
+            for batch in _batches(self.package.items):
+                size = sum(item.bytes for item in batch)
+                found = self._patience(partial(self.store.hashes, folder, [i.path for i in batch], hash_s(size)))
+                yield [item for item in batch if found.get(item.path) != item.sha256]
+                self._progress.advance(size)
+                for item in batch:
+                    self._progress.item_done(item.path)
+        finally:
+            self._progress.finish()
 
     def put(self, source: Path, path: str) -> None:
         """A small file of the new version, which no list names."""
@@ -321,7 +323,7 @@ def _batches(items: tuple[Item, ...]) -> Iterator[list[Item]]:
     batch: list[Item] = []
     size = 0
     for item in items:
-        if batch and (size + item.bytes > BATCH_BYTES or len(batch) >= 200):
+        if batch and (size + item.bytes > HASHED_BYTES or len(batch) >= 200):
             yield batch
             batch, size = [], 0
         batch.append(item)

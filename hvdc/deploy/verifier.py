@@ -73,8 +73,8 @@ if [ -n "$programs" ]; then chmod {EXECUTABLE} $programs; fi
 place $good
 """
 """Of each four words, what arrived (1) is renamed (2) if its hash is right (3), with a mode (4); or, where that was
-done before a cut, what it became is looked at. Starting a program takes as long as hashing megabytes: one hashes all. No
-name has a letter in it that a shell interprets."""
+done before a cut, what it became is looked at. Starting a program takes as long as hashing megabytes: one hashes all.
+No name has a letter in it that a shell interprets."""
 
 
 @dataclass(frozen=True)
