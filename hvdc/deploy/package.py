@@ -64,14 +64,16 @@ class Package:
     def version(self) -> str:
         return hashlib.sha256(self.listing().encode()).hexdigest()[:16]
 
-    @property
-    def joined_bytes(self) -> int:
-        """What the largest file that is sent in pieces needs beside itself while it is joined."""
-        return max((item.bytes for item in self.items if len(item.chunks) > 1), default=0)
-
     def listing(self) -> str:
         """``files.txt``: hash, size and path of every file, as lines."""
         return "".join(f"{item.sha256} {item.bytes} {item.path}\n" for item in self.items)
+
+    def pieces(self) -> str:
+        """``pieces.txt``: hash, size, offset and path of every piece of the files that have several, as lines."""
+        return "".join(
+            f"{chunk.sha256} {chunk.bytes} {chunk.offset} {item.path}\n"
+            for item in self.items if len(item.chunks) > 1 for chunk in item.chunks
+        )  # fmt: skip
 
     def facts(self) -> dict[str, object]:
         """What ``deployed.json`` says of it."""

@@ -26,6 +26,7 @@ from hvdc.deploy.layout import (
     NEW,
     PART,
     PARTS,
+    PIECES,
     RUNS,
     Layout,
     checked_name,
@@ -130,7 +131,7 @@ for f in {ARTIFACTS}/*/*/{FILES}; do
   [ -f "$f" ] || continue
   d=${{f%/{FILES}}}
   echo "version $d"
-  cat "$f"
+  cat "$f" "$d/{PIECES}" 2>/dev/null
   echo "deployed $(cat "$d/{DEPLOYED}" 2>/dev/null | tr -d '\\n')"
 done
 for c in {ARTIFACTS}/*/{CURRENT}; do
