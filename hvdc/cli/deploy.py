@@ -25,7 +25,11 @@ from hvdc.errors import Exit, UsageError
               help="Your copy of Qualcomm's QAIRT SDK, whose libraries the decoder needs.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and what does not fit; send nothing.")
 @click.option("--no-run", is_flag=True, help="Do not try it on the device afterwards.")
-@click.option("--prune", is_flag=True, help="Remove the versions before, once the new one is in use.")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove the versions before, once the new one is in use; unused ones at once if space is short.",
+)
 @click.option("--force", is_flag=True, help="Go on in spite of mismatches that say so.")
 @click.option("--wait-s", type=click.FloatRange(0), default=WAIT_S, show_default=True,
               help="How long a device that was lost is waited for.")  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.artifact.runtime import FOLDER, read_runtime, runtime_findings
 from hvdc.deploy.adb import AdbDevice
-from hvdc.deploy.checks import Mismatch, arch_mismatch, fitting_builds, mismatches, refuse, space_mismatch
+from hvdc.deploy.checks import Mismatch, arch_mismatch, fitting_builds, mismatches, refuse
 from hvdc.deploy.device_facts import FASTRPC, DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import ARTIFACT, DEPLOYED, FILES, PIECES, TARGET, Layout, checked_name, checked_target
@@ -22,6 +22,7 @@ from hvdc.deploy.package import CHUNK_BYTES, Item, Package, make_package
 from hvdc.deploy.patience import WAIT_S, Patience
 from hvdc.deploy.push import Pusher, Sent
 from hvdc.deploy.qairt import find_qairt
+from hvdc.deploy.room import space_mismatch, unused, with_pruned
 from hvdc.deploy.smoke import Programs, Tried, asked_arch, smoke_test
 from hvdc.deploy.store import Found, Store
 from hvdc.deploy.todo import Todo, plan_push
@@ -130,7 +131,8 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
         done.dry_run = request.dry_run
         _say_name(artifact, facts, say)
         if request.dry_run:
-            space = space_mismatch(done.todo.needed_bytes(links=False), facts)
+            then = with_pruned(facts, found, name, package.version) if request.prune else facts
+            space = space_mismatch(done.todo, package, found, then, name, links=None)
             done.forced = [*unfit, *([space] if space is not None else [])]
             return done
         try:
@@ -169,13 +171,33 @@ def _deploy(
         held = next((h for h in found.versions if (h.name, h.version) == (name, package.version)), None)
         done.was_there = held is not None and pusher.is_intact(done.folder)
         if not done.was_there:
-            space = space_mismatch(done.todo.needed_bytes(links=done.links), done.facts)
-            done.forced += refuse([space] if space is not None else [], force=request.force, where=done.serial)
+            found = _make_room(request, store, done, found, patience, say)
             _send(request, artifact, pusher, done, found, patience, progress, say)
         patience(partial(store.publish, name, package.version))
         patience(partial(store.tidy, name))
         if request.prune:
-            done.pruned = patience(partial(store.prune, name, package.version))
+            done.pruned += patience(partial(store.prune, name, package.version))
+
+
+def _make_room(
+    request: DeployRequest, store: Store, done: Deployed, found: Found, patience: Patience, say: Callable[[str], None]
+) -> Found:
+    """Where space is short and versions before may go, those that are not in use go first; returns what is there then.
+
+    Raises DeviceError: there is too little all the same.
+    """
+    lacks = partial(space_mismatch, package=done.package, name=done.name, links=bool(done.links))
+    space = lacks(done.todo, found=found, facts=done.facts)
+    gone = unused(found, done.name, done.package.version) if space is not None and request.prune else []
+    if gone:
+        say(f"space is short: {len(gone)} versions that are not in use are removed first")
+        patience(partial(store.remove_versions, gone))
+        done.pruned += len(gone)
+        found, done.facts = patience(store.look), patience(partial(read_facts, store.device, store.layout.target))
+        done.todo = plan_push(done.package, found, store.layout, done.name)
+        space = lacks(done.todo, found=found, facts=done.facts)
+    done.forced += refuse([space] if space is not None else [], force=request.force, where=done.serial)
+    return found
 
 
 def _send(

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.errors import DeviceError
-from hvdc.deploy.found import SIZE_LINE, Found, parse_found
+from hvdc.deploy.found import SIZE_LINE, Found, Held, parse_found
 from hvdc.deploy.layout import (
     ARTIFACTS,
     BAD,
@@ -211,10 +211,14 @@ if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
 
     def prune(self, name: str, keep: str) -> int:
         """Remove all versions of a name but one; returns how many went. Raises DeviceError."""
-        gone = [held.version for held in self.look().versions if held.name == name and held.version != keep]
-        for version in gone:
-            self._remove(f"{name}/{version}")
+        gone = [held for held in self.look().versions if held.name == name and held.version != keep]
+        self.remove_versions(gone)
         return len(gone)
+
+    def remove_versions(self, versions: Iterable[Held]) -> None:
+        """Raises DeviceError."""
+        for held in versions:
+            self._remove(f"{held.name}/{held.version}")
 
     def remove(self, name: str) -> None:
         """Remove a deployment, all its versions and runs. Raises DeviceError: there is none of this name."""

@@ -58,6 +58,8 @@ class Phone:
     """What ``uname -m`` says; None: what this machine is."""
     memory_available_bytes: int = 6 << 30
     free_bytes: int = 40 << 30
+    capacity_bytes: int | None = None
+    """What its storage holds, so that less is free the more lies there; None: ``free_bytes`` are, whatever happens."""
     libraries: dict[str, Path | None] = field(default_factory=lambda: {"libcdsprpc.so": None, "libOpenCL.so": None})
     links_allowed: bool = True
     """Whether ``ln`` makes hard links; Android's SELinux rules forbid that to the shell's user."""
@@ -126,7 +128,7 @@ class Phone:
         """Programs as the switches have it now."""
         faults = self.faults
         switches = (faults.missing, faults.read_only, faults.clock_off_s, faults.full_at_bytes)
-        state = (*switches, self.links_allowed, self.free_bytes)
+        state = (*switches, self.links_allowed, self.free_bytes, self.capacity_bytes)
         if state == self._installed:
             return
         self._installed = state
@@ -154,8 +156,11 @@ class Phone:
             total_kib, free_kib = 230_000_000, self.free_bytes >> 10
             left = None if self.faults.hidden else self.faults.free_bytes()
             free_kib = free_kib if left is None else min(free_kib, left >> 10)
+            free = str(free_kib)
+            if self.capacity_bytes is not None:
+                free = f"$(( {self.capacity_bytes >> 10} - $(du -sk {self.target} | cut -f 1) ))"
             _script(path, "echo 'Filesystem      1K-blocks     Used Available Use% Mounted on'",
-                    f"echo '/dev/block/dm-53 {total_kib} {total_kib - free_kib} {free_kib}  37% /data'")  # fmt: skip
+                    f'echo "/dev/block/dm-53 {total_kib} {total_kib - free_kib} {free}  37% /data"')  # fmt: skip
         elif name == "sha256sum" and (openssl := shutil.which("openssl")) is not None:
             _script(path, f'exec {openssl} dgst -sha256 -r "$@"')
         elif name == "uname" and self.machine is not None:
