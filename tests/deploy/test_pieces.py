@@ -22,6 +22,7 @@ from hvdc.deploy.todo import plan_push
 from tests.adb_peer import Peer
 from tests.artifacts import replace_data
 from tests.deploy.artifacts import Onto, deployed, whole_version
+from tests.long import LONG
 
 REGION = "regions/block-001.bin"
 PIECE_BYTES = 5000
@@ -89,8 +90,7 @@ def sent_of_region(peer: Peer, names: list[str], artifact: Path) -> set[int]:
             if name.rpartition("/")[2].removesuffix(".part") in digests}  # fmt: skip
 
 
-@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "links"), [(0, True), (1, False), *((s, True) for s in range(2, 20) if LONG)])
 def test_a_large_file_that_changed_in_places(
     seed: int, links: bool, artifact: Path, peer: Peer, onto: Onto, tmp_path: Path
 ) -> None:
