@@ -130,15 +130,15 @@ class Pusher:
         return not any(self._differing(folder, "hashing what is on the device"))
 
     def _differing(self, folder: str, what: str) -> Iterator[list[Item]]:
-        self._progress.start(what, self.package.bytes, len(self.package.items))
+        batches = [*_batches(self.package.items)]
+        self._progress.start(what, self.package.bytes, len(batches))
         try:
-            for batch in _batches(self.package.items):
+            for batch in batches:
                 size = sum(item.bytes for item in batch)
                 found = self._patience(partial(self.store.hashes, folder, [i.path for i in batch], hash_s(size)))
                 yield [item for item in batch if found.get(item.path) != item.sha256]
                 self._progress.advance(size)
-                for item in batch:
-                    self._progress.item_done(item.path)
+                self._progress.item_done(batch[-1].path)
         finally:
             self._progress.finish()
 
