@@ -99,7 +99,7 @@ def main() -> None:
             Line("`adb push` of the same bytes", f"{size / statistics.median(plain_s) / 1e6:.0f} MB/s", "–", True,
                  f"{size / 2**30:.2f} GiB, {find_adb().text()}".replace(str(find_adb().path), "adb")),
             Line("all of `hvdc deploy`", f"{statistics.median(whole_s):.1f} s", "–", True,
-                 "and before it the hash of every file here, after it the hash of every file there, on one core"),
+                 "with the hash of every file here before, and there afterwards, two or more at once"),
             Line("memory", f"{memory:.0f} MiB", f"< {MEMORY_GOAL_MIB} MiB", memory < MEMORY_GOAL_MIB,
                  "largest resident set of `hvdc deploy`, as a process of its own"),
         ]  # fmt: skip

@@ -25,7 +25,11 @@ from hvdc.errors import Exit, UsageError
               help="Your copy of Qualcomm's QAIRT SDK, whose libraries the decoder needs.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and what does not fit; send nothing.")
 @click.option("--no-run", is_flag=True, help="Do not try it on the device afterwards.")
-@click.option("--prune", is_flag=True, help="Remove the versions before, once the new one is in use.")
+@click.option(
+    "--prune",
+    is_flag=True,
+    help="Remove the versions before, once the new one is in use; unused ones at once if space is short.",
+)
 @click.option("--force", is_flag=True, help="Go on in spite of mismatches that say so.")
 @click.option("--wait-s", type=click.FloatRange(0), default=WAIT_S, show_default=True,
               help="How long a device that was lost is waited for.")  # fmt: skip
@@ -143,9 +147,8 @@ def _print(done: Deployed) -> None:
         table("To send", ("file", ">MiB", ">MiB to send"), rows)
         slow, fast = todo.sent_bytes / USB2_BYTES_S, todo.sent_bytes / USB3_BYTES_S
         console.print(f"device    {done.facts.text()}")
-        console.print(
-            f"files     {len(p.items)}, {mib(p.bytes)} MiB: {mib(todo.sent_bytes)} to send, {mib(there)} there"
-        )
+        console.print(f"files     {len(p.items)}, {mib(p.bytes)} MiB: {mib(todo.sent_bytes)} to send, "
+                      f"{mib(there)} there{_in_pieces(todo.copied_bytes)}")  # fmt: skip
         console.print(f"time      about {fast:.0f} s at {USB3_BYTES_S / 1e6:.0f} MB/s, {slow:.0f} s at "
                       f"{USB2_BYTES_S / 1e6:.0f} MB/s")  # fmt: skip
         console.print(f"folder    {done.folder}")
@@ -155,6 +158,7 @@ def _print(done: Deployed) -> None:
     rate = done.sent.bytes / done.sent.seconds / 1e6 if done.sent.seconds else 0.0
     sent = "nothing was sent: every file was there and is as it must be" if done.was_there else (
         f"{mib(done.sent.bytes)} MiB sent in {done.sent.seconds:.1f} s ({rate:.0f} MB/s), {mib(there)} MiB were there"
+        f"{_in_pieces(done.sent.copied_bytes)}"
     )  # fmt: skip
     console.print(f"deployed  {done.name} {done.package.version} on {done.serial}")
     console.print(f"          {sent}")
@@ -165,3 +169,7 @@ def _print(done: Deployed) -> None:
         console.print(f"in spite of: {mismatch.text()}")
     for tried in done.tried or ():
         console.print(f"{tried.state:<9} {tried.name}: {tried.text}")
+
+
+def _in_pieces(size: int) -> str:
+    return f", {mib(size)} of it as pieces of files that have changed" if size else ""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from hvdc.deploy.adb_program import AdbProgram
-from hvdc.deploy.adb_push import run_with_percentages
+from hvdc.deploy.adb_push import run_transfer
 from hvdc.deploy.devices import PASSING, DeviceState, choose_device, parse_devices, refuse_unusable
 from hvdc.deploy.errors import DeviceError, LinkError, NoAnswerError
 
@@ -176,17 +176,17 @@ class AdbDevice:
         device's own words.
         """
         command = self.command("push", local.absolute(), remote)
-        status, said = run_with_percentages(command, lambda name, share: progress(share), timeout_s, silence_s)
+        status, said = run_transfer(command, lambda name, share: progress(share), timeout_s, silence_s)
         self._require(status, said, f"copying {local.name} to the device failed", remote)
 
     def push_all(
-        self, files: Sequence[Path], folder: str, progress: Callable[[str, float], None] = lambda name, share: None,
+        self, files: Sequence[Path], folder: str, progress: Callable[[str, float], None] | None = None,
         timeout_s: float = 3600.0, silence_s: float = 300.0,
     ) -> None:  # fmt: skip
         """Copy files into a folder of the device that exists. ``progress``: told a file's name and what share of it is
-        sent. Those before one that fails have arrived. Raises as `push`."""
+        sent, which costs time. Those before one that fails have arrived. Raises as `push`."""
         command = self.command("push", *(path.absolute() for path in files), f"{folder}/")
-        status, said = run_with_percentages(command, progress, timeout_s, silence_s)
+        status, said = run_transfer(command, progress, timeout_s, silence_s)
         self._require(status, said, f"copying {len(files)} files to the device failed", folder)
 
     def pull(self, remote: str, local: Path, timeout_s: float = 3600.0) -> None:

@@ -15,8 +15,6 @@ from hvdc.deploy.errors import DeviceError
 ANDROID, HEXAGON = "android-", "hexagon"
 OLDEST_SDK = 30
 """The API level that the programs for Android are built for."""
-SPACE_FACTOR = 1.05
-"""Of what will be written: file systems need some beside it."""
 NEEDED_PROGRAMS = {"sha256sum": "hashing what arrived", "mv": "putting files in place", "df": "asking for free space"}
 
 
@@ -54,7 +52,7 @@ def _for_its_system(build: Build, facts: DeviceFacts) -> bool:
 def mismatches(
     manifest: Manifest, builds: tuple[Build, ...], facts: DeviceFacts, artifact: Path, *, has_qairt: bool
 ) -> Iterator[Mismatch]:
-    """All that does not fit but for space, which `space_mismatch` knows after the device was looked at."""
+    """All that does not fit but for space, which `hvdc.deploy.room` knows after the device was looked at."""
     into = shlex.quote(str(artifact))
     for program, purpose in NEEDED_PROGRAMS.items():
         if program not in facts.programs:
@@ -103,19 +101,6 @@ def _build(facts: DeviceFacts, into: str) -> str:
     if facts.is_android:
         return f"hvdc runtime build --target android --ndk PATH --into {into}"
     return f"hvdc runtime build --target {'aarch64-linux' if facts.machine == 'aarch64' else 'host'} --into {into}"
-
-
-def space_mismatch(needed_bytes: int, facts: DeviceFacts) -> Mismatch | None:
-    """``needed_bytes``: what will be written at most, at once."""
-    needed = int(needed_bytes * SPACE_FACTOR)
-    if facts.free_bytes is None:
-        return Mismatch("the device does not say how much space is free", f"{needed:,} bytes", may_force=True)
-    if facts.free_bytes < needed:
-        return Mismatch(
-            "the device has too little free space", f"{needed:,} bytes", f"{facts.free_bytes:,} bytes",
-            "remove something from it: hvdc deploy --list, hvdc deploy --remove NAME, or photos and apps",
-        )  # fmt: skip
-    return None
 
 
 def arch_mismatch(manifest: Manifest, asked: int | None, said: str) -> Mismatch | None:

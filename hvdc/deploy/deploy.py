@@ -14,16 +14,18 @@ from typing import Any
 from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.artifact.runtime import FOLDER, read_runtime, runtime_findings
 from hvdc.deploy.adb import AdbDevice
-from hvdc.deploy.checks import Mismatch, arch_mismatch, fitting_builds, mismatches, refuse, space_mismatch
+from hvdc.deploy.checks import Mismatch, arch_mismatch, fitting_builds, mismatches, refuse
 from hvdc.deploy.device_facts import FASTRPC, DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError
-from hvdc.deploy.layout import ARTIFACT, DEPLOYED, FILES, TARGET, Layout, checked_name, checked_target
-from hvdc.deploy.package import CHUNK_BYTES, Package, make_package
+from hvdc.deploy.layout import ARTIFACT, DEPLOYED, FILES, PIECES, TARGET, Layout, checked_name, checked_target
+from hvdc.deploy.package import CHUNK_BYTES, Item, Package, make_package
 from hvdc.deploy.patience import WAIT_S, Patience
-from hvdc.deploy.push import Pusher, Sent, Todo, plan_push
+from hvdc.deploy.push import Pusher, Sent
 from hvdc.deploy.qairt import find_qairt
+from hvdc.deploy.room import space_mismatch, unused, with_pruned
 from hvdc.deploy.smoke import Programs, Tried, asked_arch, smoke_test
 from hvdc.deploy.store import Found, Store
+from hvdc.deploy.todo import Todo, plan_push
 from hvdc.errors import StoppedError, UsageError
 from hvdc.progress import Progress
 
@@ -89,7 +91,8 @@ class Deployed:
             "files": len(p.items),
             "bytes": p.bytes,
             "to_send_bytes": self.todo.sent_bytes,
-            "reused_bytes": p.bytes - sum(item.bytes for item, _ in self.todo.sent),
+            "reused_bytes": p.bytes - self.todo.sent_bytes,
+            "reused_pieces_bytes": self.todo.copied_bytes,
             "estimated_s": {"usb2": self.todo.sent_bytes / USB2_BYTES_S, "usb3": self.todo.sent_bytes / USB3_BYTES_S},
             "dry_run": self.dry_run,
             "sent_bytes": self.sent.bytes,
@@ -124,11 +127,12 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
         package = make_package(artifact, builds, libraries, progress, chunk_bytes=request.chunk_bytes)
         store = Store(device, layout)
         found = patience(store.look)
-        done = Deployed(device.serial, facts, name, layout, package, plan_push(package, found, store, name), unfit)
+        done = Deployed(device.serial, facts, name, layout, package, plan_push(package, found, layout, name), unfit)
         done.dry_run = request.dry_run
         _say_name(artifact, facts, say)
         if request.dry_run:
-            space = space_mismatch(_needed(done, links=False), facts)
+            then = with_pruned(facts, found, name, package.version) if request.prune else facts
+            space = space_mismatch(done.todo, package, found, then, name, links=None)
             done.forced = [*unfit, *([space] if space is not None else [])]
             return done
         try:
@@ -161,19 +165,39 @@ def _deploy(
         found = patience(store.look)
         if not lock.is_kept:
             say("the device has no flock: deploy to it from one place at a time")
-        done.todo = plan_push(package, found, store, name)
+        done.todo = plan_push(package, found, store.layout, name)
         pusher = Pusher(store, name, package, patience, progress, say, link=done.links)
         done.sent = pusher.sent
         held = next((h for h in found.versions if (h.name, h.version) == (name, package.version)), None)
         done.was_there = held is not None and pusher.is_intact(done.folder)
         if not done.was_there:
-            space = space_mismatch(_needed(done, links=done.links), done.facts)
-            done.forced += refuse([space] if space is not None else [], force=request.force, where=done.serial)
+            found = _make_room(request, store, done, found, patience, say)
             _send(request, artifact, pusher, done, found, patience, progress, say)
         patience(partial(store.publish, name, package.version))
         patience(partial(store.tidy, name))
         if request.prune:
-            done.pruned = patience(partial(store.prune, name, package.version))
+            done.pruned += patience(partial(store.prune, name, package.version))
+
+
+def _make_room(
+    request: DeployRequest, store: Store, done: Deployed, found: Found, patience: Patience, say: Callable[[str], None]
+) -> Found:
+    """Where space is short and versions before may go, those that are not in use go first; returns what is there then.
+
+    Raises DeviceError: there is too little all the same.
+    """
+    lacks = partial(space_mismatch, package=done.package, name=done.name, links=bool(done.links))
+    space = lacks(done.todo, found=found, facts=done.facts)
+    gone = unused(found, done.name, done.package.version) if space is not None and request.prune else []
+    if gone:
+        say(f"space is short: {len(gone)} versions that are not in use are removed first")
+        patience(partial(store.remove_versions, gone))
+        done.pruned += len(gone)
+        found, done.facts = patience(store.look), patience(partial(read_facts, store.device, store.layout.target))
+        done.todo = plan_push(done.package, found, store.layout, done.name)
+        space = lacks(done.todo, found=found, facts=done.facts)
+    done.forced += refuse([space] if space is not None else [], force=request.force, where=done.serial)
+    return found
 
 
 def _send(
@@ -181,23 +205,16 @@ def _send(
     progress: Progress, say: Callable[[str], None],
 ) -> None:  # fmt: skip
     todo = done.todo
-    pusher.prepare(found)
-    progress.start("sending", todo.sent_bytes, len(todo.sent))
-    early = f"{ARTIFACT}/{FOLDER}/"
-    pusher.reuse(tuple(pair for pair in todo.linked if pair[0].path.startswith(early)))
-    pusher.push(tuple(pair for pair in todo.sent if pair[0].path.startswith(early)))
+    pusher.prepare(found, todo)
+    _fill(pusher, todo.only(_is_program), progress, "sending the runtime")
     if FASTRPC in done.facts.libraries and any(item.path.endswith("hvdc_selftest") for item in done.package.items):
         programs = Programs(pusher.device, pusher.new, done.package.target)
         mismatch = arch_mismatch(artifact.manifest, *patience(partial(asked_arch, programs)))
         done.forced += refuse([mismatch] if mismatch is not None else [], force=request.force, where=done.serial)
-    pusher.reuse(tuple(pair for pair in todo.linked if not pair[0].path.startswith(early)))
-    pusher.push(tuple(pair for pair in todo.sent if not pair[0].path.startswith(early)))
+    _fill(pusher, todo.only(lambda item: not _is_program(item)), progress, "sending")
     pusher.reuse(todo.twins)
-    progress.finish()
     for _ in range(ROUNDS):
-        progress.start("verifying on the device", done.package.bytes, len(done.package.items))
         bad = pusher.verify()
-        progress.finish()
         if not bad:
             break
         say(f"{len(bad)} files on the device are not what they must be, and are sent again: {bad[0].path}, …")
@@ -211,19 +228,34 @@ def _send(
     _write_lists(pusher, done)
 
 
+def _is_program(item: Item) -> bool:
+    return item.path.startswith(f"{ARTIFACT}/{FOLDER}/")
+
+
+def _fill(pusher: Pusher, todo: Todo, progress: Progress, what: str) -> None:
+    """Put files into the new version: first what the device has."""
+    if todo.linked or todo.copied:
+        size = sum(item.bytes for item, _ in todo.linked) + todo.copied_bytes
+        progress.start("reusing what is on the device", size, len(todo.linked) + len(todo.copied))
+        pusher.reuse(todo.linked)
+        pusher.copy(todo.copied)
+        progress.finish()
+    if todo.sent:
+        progress.start(what, todo.sent_bytes, len(todo.sent))
+        pusher.push(todo.sent)
+        progress.finish()
+
+
 def _write_lists(pusher: Pusher, done: Deployed) -> None:
     """``files.txt`` comes last: a folder without it is no version."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     facts = {**done.package.facts(), "name": done.name, "deployed": now}  # by this machine's clock
     with tempfile.TemporaryDirectory(prefix="hvdc-deploy-") as folder:
-        for name, text in ((DEPLOYED, json.dumps(facts)), (FILES, done.package.listing())):
-            path = Path(folder) / name
-            path.write_text(text, "ascii")
-            pusher.put(path, name)
-
-
-def _needed(done: Deployed, *, links: bool) -> int:
-    return done.todo.sent_bytes + (0 if links else done.todo.linked_bytes) + done.package.joined_bytes
+        texts = {DEPLOYED: json.dumps(facts), PIECES: done.package.pieces(), FILES: done.package.listing()}
+        paths = {name: Path(folder) / name for name, text in texts.items() if text}
+        for name, path in paths.items():
+            path.write_text(texts[name], "ascii")
+        pusher.put(paths)
 
 
 def _name_of(artifact: Path) -> str:

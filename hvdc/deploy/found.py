@@ -13,18 +13,30 @@ from hvdc.errors import UsageError
 
 SIZE_LINE = re.compile(r"(\d{1,15}) (\S{1,400})")
 _FILE_LINE = re.compile(r"([0-9a-f]{64}) (\d{1,15}) (\S{1,400})")
+_PIECE_LINE = re.compile(r"([0-9a-f]{64}) (\d{1,15}) (\d{1,15}) (\S{1,400})")
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
+class Piece:
+    """``bytes`` of a file of a version, from ``offset`` on."""
+
+    path: str
+    offset: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Held:
-    """A version on the device. ``files``: path -> SHA-256 and bytes, as its own list has them."""
+    """A version on the device. ``files``: path -> SHA-256 and bytes, as its own list has them; ``pieces``: SHA-256 ->
+    where one with these contents is, as its list of pieces has it."""
 
     name: str
     version: str
     is_current: bool
     files: dict[str, tuple[str, int]] = field(default_factory=dict)
     deployed: dict[str, Any] = field(default_factory=dict)
+    pieces: dict[str, Piece] = field(default_factory=dict)
 
     @property
     def bytes(self) -> int:
@@ -64,12 +76,22 @@ class Found:
                     return held, path
         return None
 
+    def where_piece(self, sha256: str, size: int) -> tuple[Held, Piece] | None:
+        """A version and a place in one of its files with these contents."""
+        for held in self.versions:
+            piece = held.pieces.get(sha256)
+            if piece is not None and piece.bytes == size:
+                return held, piece
+        known = self.where(sha256, size)
+        return None if known is None else (known[0], Piece(known[1], 0, size))
+
 
 def parse_found(text: str) -> Found:
     """The answer of `Store.look`. Lines of another form, and names that are not ours, are passed over."""
     is_ours, name, version, sizes = False, "", "", False
     files: dict[tuple[str, str], dict[str, tuple[str, int]]] = {}
     deployed: dict[tuple[str, str], dict[str, Any]] = {}
+    pieces: dict[tuple[str, str], dict[str, Piece]] = {}
     current: dict[str, str] = {}
     parts: dict[str, int] = {}
     unverified: dict[str, int] = {}
@@ -104,11 +126,12 @@ def parse_found(text: str) -> Found:
                     unfinished.setdefault((its_name, its_version), {})[inside] = size
         elif version and (match := _FILE_LINE.fullmatch(line)) and is_inside(match[3]):
             files[name, version][match[3]] = (match[1], int(match[2]))
+        elif version and (match := _PIECE_LINE.fullmatch(line)) and is_inside(match[4]):
+            piece = Piece(match[4], int(match[3]), int(match[2]))
+            pieces.setdefault((name, version), {})[match[1]] = piece
     versions = tuple(
-        Held(
-            its_name, its_version, current.get(its_name) == its_version, held, deployed.get((its_name, its_version), {})
-        )
-        for (its_name, its_version), held in files.items()
+        Held(key[0], key[1], current.get(key[0]) == key[1], held, deployed.get(key, {}), pieces.get(key, {}))
+        for key, held in files.items()
     )
     return Found(is_ours, versions, parts, unverified, unfinished)
 

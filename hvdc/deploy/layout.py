@@ -3,7 +3,7 @@
     TARGET/hvdc-target                      says that the folder is hvdc's
     TARGET/lock                             held while something is deployed
     TARGET/parts/SHA256                     pieces that arrived; SHA256.part: that are on their way
-    TARGET/artifacts/NAME/VERSION/          a version, whole: artifact.hvdc/, qnn/, files.txt, deployed.json
+    TARGET/artifacts/NAME/VERSION/          a version, whole: artifact.hvdc/, qnn/, and lists of it
     TARGET/artifacts/NAME/VERSION.new/      a version that is not whole yet
     TARGET/artifacts/NAME/current           a link to the version in use
     TARGET/artifacts/NAME/runs/RUN/         what was run there
@@ -25,7 +25,8 @@ TARGET = "/data/local/tmp/hvdc"
 MARKER, LOCK, PARTS, ARTIFACTS, KERNELS = "hvdc-target", "lock", "parts", "artifacts", "kernels"
 MARKER_TEXT = "hvdc-deploy-1"
 CURRENT, RUNS, NEW, BAD, PART = "current", "runs", ".new", ".bad", ".part"
-ARTIFACT, QNN, FILES, DEPLOYED = "artifact.hvdc", "qnn", "files.txt", "deployed.json"
+ARTIFACT, QNN = "artifact.hvdc", "qnn"
+FILES, PIECES, DEPLOYED = "files.txt", "pieces.txt", "deployed.json"
 
 TARGET_LETTERS = 200
 """A script names many paths, and adb takes 65,535 letters of one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from hvdc.progress import Progress
 
 CHUNK_BYTES = 64 << 20
 """A piece that is sent, and hashed on the device, at once: what a cut link costs at most."""
+HASHES = 4
+"""Files that are hashed at once."""
 _READ_BYTES = 1 << 20
 
 
@@ -61,14 +64,16 @@ class Package:
     def version(self) -> str:
         return hashlib.sha256(self.listing().encode()).hexdigest()[:16]
 
-    @property
-    def joined_bytes(self) -> int:
-        """What the largest file that is sent in pieces needs beside itself while it is joined."""
-        return max((item.bytes for item in self.items if len(item.chunks) > 1), default=0)
-
     def listing(self) -> str:
         """``files.txt``: hash, size and path of every file, as lines."""
         return "".join(f"{item.sha256} {item.bytes} {item.path}\n" for item in self.items)
+
+    def pieces(self) -> str:
+        """``pieces.txt``: hash, size, offset and path of every piece of the files that have several, as lines."""
+        return "".join(
+            f"{chunk.sha256} {chunk.bytes} {chunk.offset} {item.path}\n"
+            for item in self.items if len(item.chunks) > 1 for chunk in item.chunks
+        )  # fmt: skip
 
     def facts(self) -> dict[str, object]:
         """What ``deployed.json`` says of it."""
@@ -101,10 +106,16 @@ def make_package(
             raise UsageError("a file has a name that is not put onto a device", where=ascii(str(source)),
                              expected="letters, digits, '.', '_' and '-'", fix="rename it")  # fmt: skip
     total = sum(source.stat().st_size for _, source, _, _ in wanted)
+
+    def hashed(each: tuple[str, Path, str | None, bool]) -> Item:
+        return _item(*each, chunk_bytes, progress)
+
     progress.start("checking", total, len(wanted))
+    pool = ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), HASHES), thread_name_prefix="hash")
     try:
-        items = tuple(_item(*each, chunk_bytes, progress) for each in wanted)
+        items = tuple(pool.map(hashed, wanted))
     finally:
+        pool.shutdown(cancel_futures=True)  # a file that is being read is read to its end
         progress.finish()
     target = next((build.target for build in builds if build.target != "hexagon"), "")
     return Package(items, target, manifest.model_sha256)

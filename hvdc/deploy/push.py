@@ -22,71 +22,33 @@ from hvdc.deploy.layout import NEW, PART
 from hvdc.deploy.package import Chunk, Item, Package
 from hvdc.deploy.patience import LOSSES, Patience
 from hvdc.deploy.store import Store
-from hvdc.deploy.verifier import Arrived, Step, Verifier, hash_s
+from hvdc.deploy.todo import Copy, Todo
+from hvdc.deploy.verifier import EXECUTABLE, PLAIN, Arrived, Step, Verifier, hash_s
 from hvdc.progress import Progress, Silent
 
-BATCH_BYTES = 256 << 20
+REUSED_BYTES, HASHED_BYTES = 256 << 20, 512 << 20
+"""Of files that one script copies or hashes on the device."""
 SCRIPT_LETTERS = 30_000
 """Of commands that are sent at once; adb takes 65,535."""
-GROUP_BYTES, GROUP = 128 << 20, 64
-"""What one call of adb sends: starting one takes as long as a megabyte."""
+SMALLEST_GROUP_BYTES, LARGEST_GROUP_BYTES, GROUP = 32 << 20, 256 << 20, 64
+"""What one call of adb sends: starting one takes as long as some megabytes."""
+SHARE_OF_REST = 1 / 3
+"""Of what is left to send, in one call: nothing is sent while the last one is verified, so that it is small."""
 SLOWEST_LINK_BYTES_S = 0.5e6
-
-
-@dataclass(frozen=True)
-class Todo:
-    """What a push will do. ``whole``: items that are on the device, ready in the new version. ``linked``: items with
-    the path of a verified file of the same contents. ``sent``: items of which pieces are missing, with those pieces.
-    ``twins``: items with the path of a file of this version that has the same contents."""
-
-    whole: tuple[Item, ...]
-    linked: tuple[tuple[Item, str], ...]
-    sent: tuple[tuple[Item, tuple[Chunk, ...]], ...]
-    twins: tuple[tuple[Item, str], ...]
-
-    @property
-    def sent_bytes(self) -> int:
-        return sum(chunk.bytes for _, chunks in self.sent for chunk in chunks)
-
-    @property
-    def linked_bytes(self) -> int:
-        return sum(item.bytes for item, _ in (*self.linked, *self.twins))
-
-
-def plan_push(package: Package, found: Found, store: Store, name: str) -> Todo:
-    """Compare a package with what a device holds."""
-    whole, linked, twins = [], [], []
-    sent: list[tuple[Item, tuple[Chunk, ...]]] = []
-    first: dict[str, str] = {}
-    new = store.layout.version(name, package.version) + NEW
-    known_chunks: set[str] = {digest for digest, size in found.parts.items() if size}
-    unfinished = found.unfinished.get((name, package.version), {})
-    for item in package.items:
-        if unfinished.get(item.path) == item.bytes:
-            whole.append(item)
-        elif item.sha256 in first:
-            twins.append((item, first[item.sha256]))
-        elif (known := found.where(item.sha256, item.bytes)) is not None:
-            held, path = known
-            linked.append((item, f"{store.layout.version(held.name, held.version)}/{path}"))
-        else:
-            in_pieces = len(item.chunks) > 1
-            missing = tuple(c for c in item.chunks if not (in_pieces and c.sha256 in known_chunks))
-            if in_pieces:
-                missing = tuple({c.sha256: c for c in missing}.values())
-                known_chunks |= {c.sha256 for c in missing}
-            sent.append((item, missing))
-            first[item.sha256] = f"{new}/{item.path}"
-    return Todo(tuple(whole), tuple(linked), tuple(sent), tuple(twins))
+BLOCK_BYTES = 1 << 20
+COUNTED_S = 1.0
+"""Of a group that takes less, by the rate of the one before, nobody needs to see shares."""
 
 
 @dataclass
 class Sent:
-    """``bytes``: that crossed the link for pieces that arrived; ``again``: pieces that were sent more than once."""
+    """``bytes``: that crossed the link for pieces that arrived; ``again``: pieces that were sent more than once;
+    ``copied_bytes``: of pieces that were found in other versions' files, and are what their list says."""
 
     bytes: int = 0
     chunks: int = 0
     again: int = 0
+    copied_bytes: int = 0
     seconds: float = 0.0
 
 
@@ -102,11 +64,15 @@ class Pusher:
         self.sent = Sent()
         self._patience, self._progress, self._say, self._link = patience, progress, say, link
         self._unverified: dict[str, int] = {}
+        self._pieces: dict[str, tuple[Item, Chunk]] = {}
+        self._copies: dict[str, Copy] = {}
         self._uses: Counter[str] = Counter()
+        self._rate_bytes_s = 0.0
 
-    def prepare(self, found: Found) -> None:
+    def prepare(self, found: Found, todo: Todo) -> None:
         """Make the folders of the new version."""
         self._unverified = dict(found.unverified)
+        self._uses = Counter(c.sha256 for item, _ in todo.sent if len(item.chunks) > 1 for c in item.chunks)
         folders = sorted({f"{self.new}/{item.path.rpartition('/')[0]}" for item in self.package.items})
         new = quoted([self.new])  # with links in it, it is not what a deployment has left
         script = f'if [ -L {new} ] || [ -n "$(find {new} -type l 2>/dev/null)" ]; then rm -rf {new}; fi'
@@ -120,16 +86,31 @@ class Pusher:
             there = quoted([f"{self.new}/{item.path}"])  # removed first: toybox's `ln -f` leaves a third name of a file
             lines.append(f"rm -f {there} && {'ln' if self._link else 'cp'} {quoted([path])} {there} || rm -f {there}")
             size += item.bytes
-            if size > BATCH_BYTES or sum(map(len, lines)) > SCRIPT_LETTERS or item is linked[-1][0]:
+            if size > REUSED_BYTES or sum(map(len, lines)) > SCRIPT_LETTERS or item is linked[-1][0]:
                 self._patience(partial(self.store.run, "\n".join(lines), "reusing files on the device", 600))
+                self._progress.advance(size)
                 lines, size = [], 0
+
+    def copy(self, copies: tuple[Copy, ...]) -> None:
+        """Take pieces out of files of other versions. One that is not what its list says is sent."""
+        self._copies |= {copy.chunk.sha256: copy for copy in copies}
+        with self._verifier() as verifier:
+            for copy in copies:
+                item, chunk = copy.item, copy.chunk
+                if self._unverified.pop(chunk.sha256, None) != chunk.bytes:
+                    script = _carving(copy, self.store.layout.part(chunk.sha256) + PART)
+                    self._patience(
+                        partial(self.store.run, script, "copying a piece on the device", hash_s(chunk.bytes))
+                    )
+                self._pieces[chunk.sha256] = (item, chunk)
+                verifier.add(self._arrived(item, chunk))
+                self._progress.advance(chunk.bytes)
+        self.sent.copied_bytes += sum(copy.chunk.bytes for copy in copies if copy.chunk.sha256 in self._copies)
 
     def push(self, wanted: tuple[tuple[Item, tuple[Chunk, ...]], ...]) -> None:
         """Send what is missing, and put every file together. Raises DeviceError, LinkError; OSError for a file here."""
         begun_s = time.monotonic()
-        self._uses = Counter(c.sha256 for item, _ in wanted if len(item.chunks) > 1 for c in item.chunks)
-        self._pieces: dict[str, tuple[Item, Chunk]] = {}
-        with Verifier(self._run, self._send_again, self._in_place, self._patience.give_up) as verifier:
+        with self._verifier() as verifier:
             for group in _groups(wanted):
                 chunks = [(item, chunk) for item, chunk in group if chunk is not None]
                 for item, chunk in chunks:
@@ -142,32 +123,34 @@ class Pusher:
 
     def verify(self) -> list[Item]:
         """Hash every file on the device; returns those that are not what they must be."""
-        bad: list[Item] = []
-        for batch in _batches(self.package.items):
-            size = sum(item.bytes for item in batch)
-            found = self._patience(partial(self.store.hashes, self.new, [i.path for i in batch], hash_s(size)))
-            bad += [item for item in batch if found.get(item.path) != item.sha256]
-            self._progress.advance(size)
-            self._progress.item_done(batch[-1].path)
-        return bad
+        return [item for bad in self._differing(self.new, "verifying on the device") for item in bad]
 
     def is_intact(self, folder: str) -> bool:
         """Whether a version in a folder has every file as it must be."""
-        for batch in _batches(self.package.items):
-            size = sum(item.bytes for item in batch)
-            found = self._patience(partial(self.store.hashes, folder, [i.path for i in batch], hash_s(size)))
-            if any(found.get(item.path) != item.sha256 for item in batch):
-                return False
-        return True
+        return not any(self._differing(folder, "hashing what is on the device"))
 
-    def put(self, source: Path, path: str) -> None:
-        """A small file of the new version, which no list names."""
-        digest, size = hashlib.sha256(source.read_bytes()).hexdigest(), source.stat().st_size
-        chunk = Chunk(0, size, digest)
-        item = Item(path, source, size, digest, (chunk,))
+    def _differing(self, folder: str, what: str) -> Iterator[list[Item]]:
+        batches = [*_batches(self.package.items)]
+        self._progress.start(what, self.package.bytes, len(batches))
+        try:
+            for batch in batches:
+                size = sum(item.bytes for item in batch)
+                found = self._patience(partial(self.store.hashes, folder, [i.path for i in batch], hash_s(size)))
+                yield [item for item in batch if found.get(item.path) != item.sha256]
+                self._progress.advance(size)
+                self._progress.item_done(batch[-1].path)
+        finally:
+            self._progress.finish()
+
+    def put(self, sources: dict[str, Path]) -> None:
+        """Small files of the new version, by their paths in it, which no list names. They appear in this order."""
+        items = []
+        for path, source in sources.items():
+            digest, size = hashlib.sha256(source.read_bytes()).hexdigest(), source.stat().st_size
+            items.append(Item(path, source, size, digest, (Chunk(0, size, digest),)))
         with_progress, self._progress = self._progress, Silent()
         try:
-            self.push(((item, (chunk,)),))
+            self.push(tuple((item, item.chunks) for item in items))
         finally:
             self._progress = with_progress
 
@@ -194,15 +177,22 @@ class Pusher:
                         del files[digest]
                 is_again = True
                 if files:
-                    size = sum(left[digest][1].bytes for digest in files)
-                    show = partial(_show, told)
-                    self.device.push_all([*files.values()], self.store.layout.parts, show, silence_s=_silence_s(size))
+                    self._send_files([*files.values()], sum(left[digest][1].bytes for digest in files), told)
 
             self._patience(work, LOSSES * (1 + len(files)))  # each may bring one of them there
             for each in told.values():
                 each.share(1.0)
         self.sent.bytes += sum(chunk.bytes for _, chunk in left.values())
         self.sent.chunks += len(left)
+
+    def _send_files(self, files: list[Path], size: int, told: dict[str, _Told]) -> None:
+        show = partial(_show, told) if size > self._rate_bytes_s * COUNTED_S else None
+        begun_s, self._rate_bytes_s = time.monotonic(), 0.0
+        self.device.push_all(files, self.store.layout.parts, show, silence_s=_silence_s(size))
+        self._rate_bytes_s = size / (time.monotonic() - begun_s)
+
+    def _verifier(self) -> Verifier:
+        return Verifier(self._run, self._send_again, self._in_place, self._patience.give_up)
 
     def _run(self, script: str, what: str, timeout_s: float) -> str:
         return self._patience(partial(self.store.run, script, what, timeout_s))
@@ -214,8 +204,14 @@ class Pusher:
 
     def _send_again(self, piece: Arrived, said: str) -> None:
         item, chunk = self._pieces[piece.sha256]
-        self._say(f"{item.path}: what arrived is not what was sent ({said}): it is sent again")
-        self.sent.again += 1
+        copy = self._copies.pop(piece.sha256, None)
+        if copy is not None:
+            self._say(f"{copy.path}: a piece is not what its list says ({said}): it is sent")
+            self.sent.bytes += chunk.bytes
+            self.sent.chunks += 1
+        else:
+            self._say(f"{item.path}: what arrived is not what was sent ({said}): it is sent again")
+            self.sent.again += 1
         with tempfile.TemporaryDirectory(prefix="hvdc-deploy-") as place:
             path = _piece(Path(place), item, chunk)
             self._patience(partial(self.device.push, path, piece.part + PART))
@@ -258,7 +254,7 @@ class _Told:
 
 
 def _mode(item: Item) -> str:
-    return "755" if item.executable else "644"
+    return EXECUTABLE if item.executable else PLAIN
 
 
 def _show(told: dict[str, _Told], name: str, share: float) -> None:
@@ -269,6 +265,14 @@ def _show(told: dict[str, _Told], name: str, share: float) -> None:
 def _silence_s(size: int) -> float:
     """Some versions of adb say nothing until a copy has ended: allow for a slow link."""
     return 60.0 + size / SLOWEST_LINK_BYTES_S
+
+
+def _carving(copy: Copy, place: str) -> str:
+    """A script that copies a piece. What follows it in a block is cut off: the last piece is of any size."""
+    block = min(copy.offset & -copy.offset or BLOCK_BYTES, BLOCK_BYTES)
+    words = f"if={quoted([copy.path])} bs={block} skip={copy.offset // block} count={-(-copy.chunk.bytes // block)}"
+    there = quoted([place])  # removed first: it might be a link
+    return f"rm -f {there}\ndd {words} 2>/dev/null | head -c {copy.chunk.bytes} > {there}"
 
 
 def _piece(folder: Path, item: Item, chunk: Chunk) -> Path:
@@ -292,12 +296,13 @@ def _groups(
     """What is sent by one call. None: the pieces of this file are all there then, and are joined."""
     group: list[tuple[Item, Chunk | None]] = []
     held: set[str] = set()
-    size = 0
+    size, rest = 0, sum(chunk.bytes for _, chunks in wanted for chunk in chunks)
     for item, chunks in wanted:
         for chunk in chunks:
-            if size + chunk.bytes > GROUP_BYTES or len(group) >= GROUP or chunk.sha256 in held:
+            largest = min(max(rest * SHARE_OF_REST, SMALLEST_GROUP_BYTES), LARGEST_GROUP_BYTES)
+            if group and (size + chunk.bytes > largest or len(group) >= GROUP or chunk.sha256 in held):
                 yield group
-                group, held, size = [], set(), 0
+                group, held, rest, size = [], set(), rest - size, 0
             group.append((item, chunk))
             held.add(chunk.sha256)
             size += chunk.bytes
@@ -311,7 +316,7 @@ def _batches(items: tuple[Item, ...]) -> Iterator[list[Item]]:
     batch: list[Item] = []
     size = 0
     for item in items:
-        if batch and (size + item.bytes > BATCH_BYTES or len(batch) >= 200):
+        if batch and (size + item.bytes > HASHED_BYTES or len(batch) >= 200):
             yield batch
             batch, size = [], 0
         batch.append(item)

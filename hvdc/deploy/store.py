@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.errors import DeviceError
-from hvdc.deploy.found import SIZE_LINE, Found, parse_found
+from hvdc.deploy.found import SIZE_LINE, Found, Held, parse_found
 from hvdc.deploy.layout import (
     ARTIFACTS,
     BAD,
@@ -26,6 +26,7 @@ from hvdc.deploy.layout import (
     NEW,
     PART,
     PARTS,
+    PIECES,
     RUNS,
     Layout,
     checked_name,
@@ -130,7 +131,7 @@ for f in {ARTIFACTS}/*/*/{FILES}; do
   [ -f "$f" ] || continue
   d=${{f%/{FILES}}}
   echo "version $d"
-  cat "$f"
+  cat "$f" "$d/{PIECES}" 2>/dev/null
   echo "deployed $(cat "$d/{DEPLOYED}" 2>/dev/null | tr -d '\\n')"
 done
 for c in {ARTIFACTS}/*/{CURRENT}; do
@@ -146,7 +147,9 @@ true
 
     def hashes(self, folder: str, paths: list[str], timeout_s: float) -> dict[str, str]:
         """Path in a folder -> SHA-256 of a file, computed on the device; without those that it cannot read."""
-        script = f"cd {quoted([folder])} && sha256sum {quoted(paths)}"
+        one, other = quoted(paths[::2]), quoted(paths[1::2])  # two at once: a hash is one processor's work
+        both = f'sha256sum {one} & other=$(sha256sum {other}); wait; echo "$other"' if other else f"sha256sum {one}"
+        script = f"cd {quoted([folder])} || exit 1\n{both}"
         answer = self.device.script(script, timeout_s=timeout_s, limit_bytes=LISTING_BYTES)
         found = {}
         for line in answer.text.splitlines():
@@ -208,10 +211,14 @@ if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
 
     def prune(self, name: str, keep: str) -> int:
         """Remove all versions of a name but one; returns how many went. Raises DeviceError."""
-        gone = [held.version for held in self.look().versions if held.name == name and held.version != keep]
-        for version in gone:
-            self._remove(f"{name}/{version}")
+        gone = [held for held in self.look().versions if held.name == name and held.version != keep]
+        self.remove_versions(gone)
         return len(gone)
+
+    def remove_versions(self, versions: Iterable[Held]) -> None:
+        """Raises DeviceError."""
+        for held in versions:
+            self._remove(f"{held.name}/{held.version}")
 
     def remove(self, name: str) -> None:
         """Remove a deployment, all its versions and runs. Raises DeviceError: there is none of this name."""

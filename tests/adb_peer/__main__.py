@@ -22,7 +22,7 @@ def main() -> None:
     root = given.root.absolute()
     faults = Faults(cut_at_bytes=given.cut_at, full_at_bytes=given.full_at)
     as_phone = {} if given.linux else GALAXY_S25
-    phone = Phone(root, faults, properties=dict(as_phone), machine=None if given.linux else "aarch64")
+    phone = Phone(root, faults, properties=dict(as_phone), machine=None if given.linux else "aarch64", hashes_fast=True)
     with Peer(phone, given.port) as peer:
         print(peer.serial, flush=True)
         signal.sigwait({signal.SIGINT, signal.SIGTERM})

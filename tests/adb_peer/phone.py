@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -58,7 +59,12 @@ class Phone:
     """What ``uname -m`` says; None: what this machine is."""
     memory_available_bytes: int = 6 << 30
     free_bytes: int = 40 << 30
+    capacity_bytes: int | None = None
+    """What its storage holds, so that less is free the more lies there; None: ``free_bytes`` are, whatever happens."""
     libraries: dict[str, Path | None] = field(default_factory=lambda: {"libcdsprpc.so": None, "libOpenCL.so": None})
+    hashes_fast: bool = False
+    """Android's toybox hashes by instructions that phones have; the one for this machine has none. True: openssl's
+    program, which takes longer to start, and has the same words, is used in place of it."""
     links_allowed: bool = True
     """Whether ``ln`` makes hard links; Android's SELinux rules forbid that to the shell's user."""
 
@@ -126,7 +132,7 @@ class Phone:
         """Programs as the switches have it now."""
         faults = self.faults
         switches = (faults.missing, faults.read_only, faults.clock_off_s, faults.full_at_bytes)
-        state = (*switches, self.links_allowed, self.free_bytes)
+        state = (*switches, self.hashes_fast, self.links_allowed, self.free_bytes, self.capacity_bytes)
         if state == self._installed:
             return
         self._installed = state
@@ -138,11 +144,9 @@ class Phone:
         (folder / "sh").symlink_to(shutil.which("mksh") or "/bin/sh")
         if self.properties and "getprop" not in self.faults.missing:
             lines = "".join(f"[{name}]: [{value}]\n" for name, value in self.properties.items())
-            (self.root / "system" / "build.prop").write_text(
-                "".join(f"{name}={value}\n" for name, value in self.properties.items())
-            )
-            one = f'sed -n "s/^$1=//p" {self.root}/system/build.prop'
-            _script(folder / "getprop", f"if [ $# = 0 ]; then cat <<'END'\n{lines}END", f"else {one}", "fi")
+            one = "".join(f"{name}) echo {shlex.quote(value)};;\n" for name, value in self.properties.items())
+            _script(folder / "getprop", f"if [ $# = 0 ]; then cat <<'END'\n{lines}END",
+                    f'else case "$1" in\n{one}*) echo;;\nesac\nfi')  # fmt: skip
 
     def _install_program(self, path: Path) -> None:
         name = path.name
@@ -154,9 +158,12 @@ class Phone:
             total_kib, free_kib = 230_000_000, self.free_bytes >> 10
             left = None if self.faults.hidden else self.faults.free_bytes()
             free_kib = free_kib if left is None else min(free_kib, left >> 10)
+            free = str(free_kib)
+            if self.capacity_bytes is not None:
+                free = f"$(( {self.capacity_bytes >> 10} - $(du -sk {self.target} | cut -f 1) ))"
             _script(path, "echo 'Filesystem      1K-blocks     Used Available Use% Mounted on'",
-                    f"echo '/dev/block/dm-53 {total_kib} {total_kib - free_kib} {free_kib}  37% /data'")  # fmt: skip
-        elif name == "sha256sum" and (openssl := shutil.which("openssl")) is not None:
+                    f'echo "/dev/block/dm-53 {total_kib} {total_kib - free_kib} {free}  37% /data"')  # fmt: skip
+        elif name == "sha256sum" and self.hashes_fast and (openssl := shutil.which("openssl")) is not None:
             _script(path, f'exec {openssl} dgst -sha256 -r "$@"')
         elif name == "uname" and self.machine is not None:
             _script(path, f'[ "$1" != -m ] || {{ echo {self.machine}; exit; }}', run)
@@ -171,9 +178,8 @@ class Phone:
             path.symlink_to(real[0])
 
 
-_OF_THIS_MACHINE = ("sha256sum", "cat", "cp", "date")
-"""Programs whose speed or options matter here. toybox's sha256sum is slow where it has no instructions for it, which
-phones have: openssl's is used, which has the same words."""
+_OF_THIS_MACHINE = ("cat", "cp", "date")
+"""Programs whose speed or options matter here."""
 
 
 @functools.cache

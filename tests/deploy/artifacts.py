@@ -94,11 +94,11 @@ def phone_artifact(root: Path, spec: Spec | None = None) -> Path:
     return with_runtime(root)
 
 
-def with_another_adapter(artifact: Path, copy: Path) -> Path:
-    """The same artifact, but for its adapter."""
+def with_another_adapter(artifact: Path, copy: Path, first: bytes = bytes(range(8))) -> Path:
+    """The same artifact, but for the first bytes of its adapter."""
     shutil.copytree(artifact, copy)
     data = bytearray((copy / ADAPTER).read_bytes())
-    data[:8] = bytes(range(8))
+    data[: len(first)] = first
     replace_data(copy, ADAPTER, bytes(data))
     return copy
 

@@ -10,8 +10,9 @@ from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import NEW, TARGET_LETTERS, Layout
 from hvdc.deploy.patience import Patience
-from hvdc.deploy.push import Pusher, plan_push
+from hvdc.deploy.push import Pusher
 from hvdc.deploy.store import Store
+from hvdc.deploy.todo import plan_push
 from hvdc.progress import Silent
 from tests.adb_peer import Peer
 from tests.artifacts import Spec
@@ -60,8 +61,9 @@ def test_what_is_linked_again_after_a_cut_leaves_nothing_else(
     store = Store(device, Layout("/data/local/tmp/hvdc"))
     found = store.look()
     pusher = Pusher(store, "dcm", package, Patience(device, print), Silent(), print, link=True)
-    pusher.prepare(found)
-    linked = plan_push(package, found, store, "dcm").linked
+    todo = plan_push(package, found, store.layout, "dcm")
+    pusher.prepare(found, todo)
+    linked = todo.linked
     assert linked
     for _ in range(2):
         pusher.reuse(linked)
