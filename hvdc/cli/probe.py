@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hvdc.cli.device_options import chosen, open_device, server_options
+from hvdc.cli.device_options import adb_options, open_device
 from hvdc.cli.output import describe_error, err, out, print_json, progress_for, table
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.layout import TARGET, Layout, checked_target
@@ -21,7 +21,7 @@ from hvdc.targets import Limit, target_names
 @click.option("--host", is_flag=True, help="Probe this machine, with the runtime built for it.")
 @click.option("--device", "serial", metavar="SERIAL|auto",
               help="Probe this phone; auto: the only one, or ANDROID_SERIAL.")  # fmt: skip
-@server_options
+@adb_options
 @click.option("--to", "target", default=TARGET, show_default=True, metavar="DIR", help="The folder on the device.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The target file to write, TOML.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
@@ -91,7 +91,7 @@ def command(
     if host:
         found = probe_host(request, base, output, progress, say)
     else:
-        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, chosen(serial))
+        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, serial)
         found = probe_device(request, device, layout, base, output, progress, say)
     found.write()
     print_json(found.facts()) if as_json else _print(found)
