@@ -77,8 +77,9 @@ def command(
 ) -> None:
     """Measure what ARTIFACT's blocks and its decoder take on each engine, and write a table that `hvdc plan cut` reads.
 
-    Each engine alone, then both at once; of both experts; after a warm-up, repeatedly. Temperatures and clocks before
-    and after stand in the table. A run whose times differ too much is not called steady, and not written.
+    Each engine alone, then both at once; of both experts; after a warm-up, repeatedly. Temperatures, clocks and what a
+    phone tells of its battery and screen stand in the table: before, meanwhile and after. A run whose times differ too
+    much is not called steady, and not written.
     With --device the programs and the artifact are those that `hvdc deploy` put there.
 
     \b
@@ -155,6 +156,8 @@ def _print(benched: Benched, measured: Measured) -> None:
     console = out()
     console.print(f"on        {measured.table.device}")
     console.print(f"before    {benched.before.text()}")
+    if benched.during.seen:
+        console.print(f"during    {benched.during.text()}")
     console.print(f"after     {benched.after.text()}")
     if unsteady := benched.unsteady():
         console.print(f"NOT STEADY: {len(unsteady)} series differ by more than {benched.request.max_spread:.0%}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.errors import DeviceError
+from hvdc.targets import target_of_soc
 
 FASTRPC, OPENCL = "libcdsprpc.so", "libOpenCL.so"
 """Libraries of the phone's maker: the way to the DSP, and the GPU's driver."""
@@ -90,6 +91,12 @@ class DeviceFacts:
     def arch_by_name(self) -> str:
         """The DSP's architecture as a table has it, for display; ``""`` if the table does not know the SoC."""
         return SOCS.get(self.soc, ("", ""))[1]
+
+    def qnn_words(self) -> list[object]:
+        """What the runtime's programs are told of this device, so that binaries for another one are refused before QNN
+        sees them: QNN's number of its SoC and its DSP's architecture. None where its SoC has no description."""
+        target = target_of_soc(self.soc)
+        return [] if target is None else ["--soc", target.soc_model, "--arch", target.arch]
 
     def text(self) -> str:
         """One line for people."""
