@@ -72,8 +72,8 @@ static void try_dots(const probe_options *o, hvdc_gpu_prober *gpu, int index) {
                                               HVDC_GPU_DOT_PLAIN};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         hvdc_failure failure = {.message = ""};
-        const bool right = may_try(o, hvdc_gpu_dot_name(forms[i]), 0, &failure) &&
-                           hvdc_gpu_prober_dot(gpu, forms[i], &failure);
+        const bool right =
+            may_try(o, hvdc_gpu_dot_name(forms[i]), 0, &failure) && hvdc_gpu_prober_dot(gpu, forms[i], &failure);
         begin("dot");
         number("index", (uint64_t)index);
         text("form", hvdc_gpu_dot_name(forms[i]));
@@ -199,7 +199,8 @@ static uint32_t try_kinds(const prober *p, const hvdc_memory_kind *works[KINDS_M
     uint32_t count = 0;
     for (const hvdc_memory_kind *const *kind = hvdc_memory_kinds(); *kind != NULL && count < KINDS_MAX; kind++) {
         hvdc_failure failure = {.message = ""};
-        const bool good = may_try(&p->options, (*kind)->name, PROBE_PAGE_BYTES, &failure) && hvdc_memory_probe(*kind, &failure);
+        const bool good =
+            may_try(&p->options, (*kind)->name, PROBE_PAGE_BYTES, &failure) && hvdc_memory_probe(*kind, &failure);
         if (good) works[count++] = *kind;
         begin("kind");
         text("name", (*kind)->name);
@@ -218,7 +219,8 @@ static bool try_sharing(prober *p) {
     bool mapped = false;
     char what[64];
     (void)snprintf(what, sizeof what, "sharing %s", p->kind->name);
-    const bool made = may_try(&p->options, what, PROBE_PAGE_BYTES, &failure) && p->kind->create("hvdc:probe", PROBE_PAGE_BYTES, &page, &failure);
+    const bool made = may_try(&p->options, what, PROBE_PAGE_BYTES, &failure) &&
+                      p->kind->create("hvdc:probe", PROBE_PAGE_BYTES, &page, &failure);
     if (made) {
         way = way_of(p, &page, &failure);
         mapped = p->dsp != NULL && probe_dsp_map(p->dsp, p->kind, &page, &failure);
@@ -267,7 +269,8 @@ static bool is_affordable(uint64_t bytes, uint64_t available, hvdc_failure *fail
 static bool try_region(prober *p, uint64_t bytes) {
     hvdc_memory memory;
     hvdc_failure failure = {.message = ""}, unheard;
-    const bool affordable = may_try(&p->options, "region", bytes, &failure) && is_affordable(bytes, hvdc_memory_available_bytes(), &failure);
+    const bool affordable = may_try(&p->options, "region", bytes, &failure) &&
+                            is_affordable(bytes, hvdc_memory_available_bytes(), &failure);
     const bool made = affordable && p->kind->create("hvdc:probe", bytes, &memory, &failure);
     const bool seen = made && gpu_sees(p, &memory, false, &failure);
     const bool mapped = seen && (p->dsp == NULL || probe_dsp_map(p->dsp, p->kind, &memory, &failure));

@@ -1,7 +1,9 @@
 #include "probe_dsp.h"
 
 /* Every word of a page is another one, and those of another page are others. */
-static uint32_t pattern(uint64_t offset, uint32_t i) { return (uint32_t)(offset >> 16) * 0x9e3779b9u + i * 2654435761u; }
+static uint32_t pattern(uint64_t offset, uint32_t i) {
+    return (uint32_t)(offset >> 16) * 0x9e3779b9u + i * 2654435761u;
+}
 
 static bool sees_page(hvdc_dsp_mapper *dsp, const hvdc_memory_kind *kind, hvdc_memory *memory, uint64_t offset,
                       hvdc_failure *failure) {

@@ -20,7 +20,8 @@ const char PROBE_HELP[] =
     "  --dangerous           allow --largest-mib above 511, up to 2047: this took a phone down\n"
     "  --total-mib N         map so much in all at most (3840); three quarters of what is available at most\n"
     "  --mappings N          map so many small regions at most (256)\n"
-    "  --avoid WHAT:BYTES    do not try this, with so many bytes or more: it took the device down before. WHAT is what\n"
+    "  --avoid WHAT:BYTES    do not try this, with so many bytes or more: it took the device down before. WHAT is "
+    "what\n"
     "                        a line `trying` has called it; may be repeated\n"
     "  --known-mib N         regions up to this size work: go on above\n"
     "  --skip count|total    do not map many regions, or much in all; may be repeated\n"
@@ -63,9 +64,7 @@ bool probe_is_avoided(const probe_options *o, const char *what, uint64_t bytes) 
 }
 
 static bool skip(probe_options *o, const char *value) {
-    bool *skipped = strcmp(value, "count") == 0   ? &o->skip_count
-                    : strcmp(value, "total") == 0 ? &o->skip_total
-                                                  : NULL;
+    bool *skipped = strcmp(value, "count") == 0 ? &o->skip_count : strcmp(value, "total") == 0 ? &o->skip_total : NULL;
     if (skipped != NULL) *skipped = true;
     return skipped != NULL;
 }

@@ -7,7 +7,7 @@ from hvdc.doctor.check import Check as Check
 from hvdc.doctor.check import Probe, ask_all
 from hvdc.doctor.private import made_public
 
-LIMIT_S = 5.0
+LIMIT_S = 8.0
 """For all checks, which run at once."""
 
 
