@@ -10,8 +10,8 @@ from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.errors import DeviceError
 from hvdc.targets import target_of_soc
 
-FASTRPC, OPENCL = "libcdsprpc.so", "libOpenCL.so"
-"""Libraries of the phone's maker: the way to the DSP, and the GPU's driver."""
+FASTRPC, OPENCL, QNN_HTP = "libcdsprpc.so", "libOpenCL.so", "libQnnHtp.so"
+"""Libraries of the phone's maker: the way to the DSP, the GPU's driver, and a QAIRT of its own, which some have."""
 
 SOCS = {
     "SM8750": ("Snapdragon 8 Elite", "v79"),
@@ -109,7 +109,7 @@ def read_facts(device: AdbDevice, target: str) -> DeviceFacts:
     linux = _FOLDERS[False].format("$(uname -m)").replace("$(uname -m)", "'\"$(uname -m)\"'")
     script = _SCRIPT.format(
         target=shlex.quote(target), programs=" ".join(PROGRAMS), android=_FOLDERS[True], linux=linux,
-        libraries=f"{FASTRPC} {OPENCL}",
+        libraries=f"{FASTRPC} {OPENCL} {QNN_HTP}",
     )  # fmt: skip
     answer = device.script(script)
     facts = parse_facts(answer.text)

@@ -1,4 +1,7 @@
-"""adb, the phones that it sees, and which of the maker's libraries programs find on them. None is written to."""
+"""adb, the phones that it sees, the maker's libraries that programs find on them, and what of hvdc is there.
+
+None is written to.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,17 @@ from collections.abc import Iterator
 
 from hvdc.deploy.adb import Adb
 from hvdc.deploy.adb_program import find_adb
-from hvdc.deploy.device_facts import FASTRPC, OPENCL, read_facts
+from hvdc.deploy.device_facts import FASTRPC, OPENCL, DeviceFacts, read_facts
 from hvdc.deploy.devices import UNUSABLE, DeviceState
 from hvdc.deploy.errors import DeviceError
-from hvdc.deploy.layout import TARGET
+from hvdc.deploy.layout import TARGET, Layout
 from hvdc.doctor.check import Check, Probe
+from hvdc.doctor.deployed import deployed
 from hvdc.doctor.private import shortened
 
 _NEEDED_FOR = "hvdc deploy, and bench, probe and run on a phone"
 NEW_SERVER_S = 1.0
-PHONE_S = 3.0
+PHONE_S = 5.0
 """For what one phone is asked; all are asked at once."""
 
 LIBRARIES = {
@@ -116,7 +120,8 @@ def _phone(adb: Adb, state: DeviceState) -> Iterator[Check]:
         yield Check(name, "missing", found, _NEEDED_FOR, fix)
         return
     try:
-        facts = read_facts(adb.device(state.serial), TARGET)
+        device = adb.device(state.serial)
+        facts = read_facts(device, TARGET)
     except DeviceError as error:
         yield Check(
             name, "unknown", _text(error).replace(state.serial, shortened(state.serial)), _NEEDED_FOR, error.fix
@@ -128,6 +133,15 @@ def _phone(adb: Adb, state: DeviceState) -> Iterator[Check]:
     if facts.free_bytes is not None:
         parts.append(f"{facts.free_bytes / (1 << 30):.1f} GiB free")
     yield Check(name, "ok", ", ".join(parts))
+    yield from _libraries(facts, name)
+    try:
+        yield from deployed(device, facts, Layout(TARGET), name)
+    except DeviceError as error:
+        found = _text(error).replace(state.serial, shortened(state.serial))
+        yield Check(f"{name} artifacts", "unknown", found, _NEEDED_FOR, error.fix)
+
+
+def _libraries(facts: DeviceFacts, name: str) -> Iterator[Check]:
     for library, (needed_for, fix) in LIBRARIES.items():
         path = facts.libraries.get(library)
         if path is None:
