@@ -17,12 +17,13 @@ from hvdc.deploy.errors import DeviceError
 BUSY = 99
 """Status of a script whose lock somebody else holds; no program of the runtime ends with it."""
 MARK = "hvdc-in-use"
-WAIT_S = 10
+WAIT_S = 3
 """After a cut link a program may take as long to notice that nobody listens."""
 LINK = "is-a-link"
 
 _BUSY = re.compile(
-    rf"{MARK} (?P<now>\d{{1,12}}) (?P<since>\d{{1,12}}) (?P<computer>[0-9a-f]{{8}}) (?P<what>.{{1,120}})"
+    rf"{MARK} (?P<now>\d{{1,12}}) (?P<since>\d{{1,12}}) (?P<pid>\d{{1,9}}) "
+    rf"(?P<computer>[0-9a-f]{{8}}) (?P<what>.{{1,120}})"
 )
 _WORDS = re.compile(r"[^\w .,:=+-]", re.ASCII)
 
@@ -47,7 +48,7 @@ while command -v flock >/dev/null 2>&1 && ! flock -n 8; do
   [ $n -le {wait_s} ] || {{ echo "{MARK} $(date +%s) $(head -c 200 {place})" >&2; exit {BUSY}; }}
   sleep 1
 done
-echo "$(date +%s) "{who} >{place}
+echo "$(date +%s) $$ "{who} >{place}
 {command}
 }} 8>>{place}"""
 
@@ -59,18 +60,23 @@ def in_use(said: str, where: str, lock: str) -> InUseError:
             "a link is in the way, which could lead anywhere, and is left alone", where=f"{where}: {lock}",
             fix="remove it from the device, or give another folder: --to",
         )  # fmt: skip
+    holder, pid = _holder(said)
+    end = f"end it (adb shell kill {pid})" if pid else "end it"
     return InUseError(
-        "another program is working on this device now", where=where, found=_holder(said),
-        fix="wait for it, or stop it, and run the same command again: two would slow each other down",
+        "another program is working on this device now", where=where, found=holder,
+        fix=f"wait for it, or {end}, and run the same command again: two would slow each other down",
     )  # fmt: skip
 
 
-def _holder(said: str) -> str:
+def _holder(said: str) -> tuple[str, str]:
+    """Who, for people, and the number of its process there."""
     found = _BUSY.search(said)
     if found is None:
-        return "it does not say which"
+        return "it does not say which", ""
     computer = "this computer" if found["computer"] == _computer() else "another computer"
-    return f"{found['what'].strip()}, from {computer}, for {_lasting(int(found['now']) - int(found['since']))}"
+    return f"{found['what'].strip()}, from {computer}, for {_lasting(int(found['now']) - int(found['since']))}", found[
+        "pid"
+    ]
 
 
 def _lasting(seconds: int) -> str:

@@ -11,6 +11,8 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from hvdc.deploy.adb import Adb
 from hvdc.deploy.adb_program import find_adb
@@ -34,18 +36,28 @@ LIBRARIES = {
 """Library -> what it is needed for, what to do."""
 
 
-def probes() -> list[Probe]:
-    return [Probe("adb", _NEEDED_FOR, _adb)]
+@dataclass(frozen=True)
+class Server:
+    """The adb to use, and where its server runs; None: as it is found, and adb's own default."""
+
+    adb: Path | None = None
+    host: str | None = None
+    port: int | None = None
 
 
-def _adb() -> Iterator[Check]:
+def probes(server: Server = Server()) -> list[Probe]:
+    return [Probe("adb", _NEEDED_FOR, lambda: _adb(server))]
+
+
+def _adb(server: Server) -> Iterator[Check]:
     try:
-        program = find_adb()
+        program = find_adb(server.adb)
     except DeviceError as error:
         yield Check("adb", "missing", _text(error), _NEEDED_FOR, error.fix)
         return
     yield Check("adb", "ok", program.text())
-    adb, was_running = Adb(program), _server_runs()
+    adb = Adb(program, host=server.host, port=server.port)
+    was_running = server.host is not None or _server_runs(server.port)
     try:
         yield from _phones(adb, was_running)
     finally:
@@ -54,13 +66,14 @@ def _adb() -> Iterator[Check]:
                 adb.run("kill-server", timeout_s=PHONE_S)
 
 
-def _server_runs() -> bool:
+def _server_runs(port: int | None = None) -> bool:
     """Whether somebody listens where adb's client looks for its server. One at another place is somebody's own."""
-    if os.environ.get("ADB_SERVER_SOCKET") or os.environ.get("ANDROID_ADB_SERVER_ADDRESS"):
+    if port is None and (os.environ.get("ADB_SERVER_SOCKET") or os.environ.get("ANDROID_ADB_SERVER_ADDRESS")):
         return True
-    port = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+    default = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+    default_port = int(default) if default.isdigit() else 5037
     try:
-        with socket.create_connection(("127.0.0.1", int(port) if port.isdigit() else 5037), timeout=1):
+        with socket.create_connection(("127.0.0.1", default_port if port is None else port), timeout=1):
             return True
     except (OSError, OverflowError):
         return False

@@ -136,16 +136,17 @@ def _drawn(progress: Progress) -> Iterator[Callable[[str], bool]]:
         nonlocal started
         try:
             event = json.loads(line) if line.startswith("{") else None
-            if not isinstance(event, dict) or event.get("event") != "measured":
+            if not isinstance(event, dict) or event.get("event") not in ("begun", "measured"):
                 return False
-            total, what = int(event["total"]), str(event["what"])
+            total, what = int(event["total"]), str(event.get("what", ""))
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
         if not started:
             progress.start("measuring", total, total, unit="measurements")
             started = True
-        progress.advance(1)
-        progress.item_done(what)
+        if event["event"] == "measured":
+            progress.advance(1)
+            progress.item_done(what)
         return True
 
     try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from hvdc.deploy.errors import LinkError
 from hvdc.deploy.in_use import InUseError
-from hvdc.errors import Exit, HvdcError
+from hvdc.errors import Exit, HvdcError, StoppedError
 from hvdc.measure.places import Place, ProgramError
 from hvdc.measure.platform_facts import PlatformFacts, size_text
 from hvdc.measure.probe_journal import DIED, STOPPED, Journal, arguments
@@ -96,6 +96,10 @@ def run_probe(
         if isinstance(caught, KeyboardInterrupt):
             journal.keep(STOPPED)
         journal.close(is_done=False)
+        if isinstance(caught, KeyboardInterrupt) and facts.has_begun:
+            raise StoppedError(
+                "interrupted", found="what was found out so far is kept", fix="the same command goes on with it"
+            ) from caught
         raise
     except HvdcError as caught:
         error = caught

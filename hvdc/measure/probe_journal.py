@@ -62,6 +62,7 @@ class Journal:
     def known(self) -> PlatformFacts:
         """What the probes before have found out. Raises HvdcError for lines without end."""
         facts = PlatformFacts()
+        facts.has_begun = True  # the same programs have said these lines
         for line in self.lines:
             facts.take(line)
         facts.trying, facts.is_done, facts.deadly = None, False, self.deadly
@@ -130,10 +131,11 @@ def open_journal(folder: Path, asked: Asked, today: str, say: Callable[[str], No
     for what, size in deadly:
         with_size = f" of {size_text(size)}" if size else ""
         say(f"a probe of this device has ended while it tried {what}{with_size}: that is not tried again (--forget)")
-    if not (same and lines):
+    facts = _facts_alone(lines)
+    if not (same and facts):
         return Journal(fresh.path, asked, today, [], deadly)
     say(f"going on with the probe of {begun} that did not come to its end (--forget starts over)")
-    return Journal(fresh.path, asked, begun, _facts_alone(lines), deadly)
+    return Journal(fresh.path, asked, begun, facts, deadly)
 
 
 def arguments(known: PlatformFacts) -> list[object]:
@@ -167,4 +169,4 @@ def _last_step(lines: list[str], *, stayed_up: bool) -> tuple[str, int] | None:
 
 
 def _facts_alone(lines: list[str]) -> list[str]:
-    return [line for line in lines if line not in (STOPPED, DIED) and '"fact": "trying"' not in line]
+    return [line for line in lines if '"fact": ' in line and line not in (STOPPED, DIED) and '"trying"' not in line]

@@ -37,6 +37,7 @@ def test_host_is_this_machine_or_an_adb_server_and_never_both() -> None:
     assert (options("deploy")["--host"], options("deploy")["--port"]) == ("adb_host", "adb_port")
     assert (options("bench")["--host"], options("probe")["--host"]) == ("host", "host")
     assert "--host" not in options("run")
+    assert set(options("doctor")) >= SERVER
 
 
 @pytest.mark.parametrize("names", [("--adb-host", "--adb-port"), ("--host", "--port")])

@@ -51,12 +51,12 @@ def working(shell: str, lock: Path, what: str = "hvdc bench, dcm") -> Iterator[s
 
 
 def test_a_second_one_is_told_who_and_since_when(shell: str, tmp_path: Path) -> None:
-    with working(shell, tmp_path / "lock"):
+    with working(shell, tmp_path / "lock") as process:
         status, said = ask(shell, tmp_path / "lock")
         assert status == BUSY
         error = in_use(said, "a phone", "/x/lock")
     assert error.found.startswith("hvdc bench, dcm, from this computer, for ")
-    assert "wait for it" in error.fix
+    assert f"adb shell kill {process.pid})" in error.fix
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
@@ -107,10 +107,10 @@ def test_another_computers_name_stays_at_home(monkeypatch: pytest.MonkeyPatch, t
     script = guarded(str(tmp_path / "lock"), "hvdc run, a'b\"$(x)", "exec true")
     assert "ada" not in script
     subprocess.run(["/bin/sh", "-c", script], check=True)
-    since, computer, what = (tmp_path / "lock").read_text().strip().split(" ", 2)
+    since, pid, computer, what = (tmp_path / "lock").read_text().strip().split(" ", 3)
     assert what == "hvdc run, abx"
     monkeypatch.setattr("platform.node", lambda: "another")
-    said = f"{module.MARK} {int(since) + 7300} {since} {computer} {what}"
+    said = f"{module.MARK} {int(since) + 7300} {since} {pid} {computer} {what}"
     assert in_use(said, "p", "l").found == "hvdc run, abx, from another computer, for 2 h 1 min"
 
 
@@ -119,7 +119,7 @@ def test_another_computers_name_stays_at_home(monkeypatch: pytest.MonkeyPatch, t
     [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h 0 min"), (-5, "a time that the device's clock")],
 )
 def test_how_long(seconds: int, text: str) -> None:
-    said = f"{module.MARK} {1000 + seconds} 1000 01234567 hvdc probe"
+    said = f"{module.MARK} {1000 + seconds} 1000 77 01234567 hvdc probe"
     assert text in in_use(said, "p", "l").found
 
 

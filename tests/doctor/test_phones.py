@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
@@ -104,6 +105,15 @@ def test_a_report_has_no_serial(peer: Peer) -> None:
         assert "samsung SM-S931B" in done.out
         assert peer.serial not in done.out
         assert not re.search(r"127\.0\.0\.1|:\d{4,5}\b", done.out)
+
+
+def test_the_server_that_is_named_is_asked(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = os.environ["ANDROID_ADB_SERVER_PORT"]
+    monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", "1")  # where there is none, and none may listen
+    done = hvdc("doctor", "--adb-host", "127.0.0.1", "--adb-port", port)
+    assert "samsung SM-S931B" in done.out
+    assert port not in done.out
+    assert phones._server_runs(int(port)), "it is somebody's own, and is left running"
 
 
 def test_a_phone_without_the_makers_libraries(plugged: Callable[..., Peer]) -> None:
