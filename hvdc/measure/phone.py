@@ -15,6 +15,7 @@ from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError, LinkError
 from hvdc.deploy.in_use import BUSY, guarded, in_use
 from hvdc.deploy.layout import QNN, Layout
+from hvdc.deploy.leash import LEASH
 from hvdc.deploy.remote_run import deployed_version
 from hvdc.deploy.smoke import Programs
 from hvdc.deploy.store import Store
@@ -62,11 +63,9 @@ class DevicePlace:
                 expected="Android 7 or newer",
             )  # fmt: skip
         # Each shell becomes the next program: a device's daemon ends the first process alone when the link is gone.
-        script = guarded(self._layout.in_use, self._doing, f"exec {quoted([self._path(program), *arguments])}")
+        command = f"{LEASH}exec {quoted([self._path(program), *arguments])} </dev/null"
+        script = guarded(self._layout.in_use, self._doing, command)
         with self.device.stream("exec", "sh", "-c", script) as process:
-            if process.stdin is not None:
-                process.stdin.close()
-                process.stdin = None
             ended = watched(process, program, seen, lines)
         if ended.status == BUSY:
             raise in_use("\n".join(ended.log), self.what, self._layout.in_use)

@@ -53,8 +53,8 @@ class Place(Protocol):
         """What lines of a POSIX shell print, ``""`` if they cannot be run in seconds. Raises for a lost device only."""
 
     def follow(self, text: str, lines: Lines, enough: threading.Event) -> None:
-        """Run lines of a POSIX shell beside a program until ``enough`` is set, and pass on what they print. Raises
-        HvdcError, OSError."""
+        """Run lines of a POSIX shell beside a program until ``enough`` is set, and pass on what they print. Their
+        standard input is open for as long as this process lives. Raises HvdcError, OSError."""
 
     def run(
         self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
@@ -94,7 +94,7 @@ class HostPlace:
 
     def follow(self, text: str, lines: Lines, enough: threading.Event) -> None:
         process = subprocess.Popen(
-            ["/bin/sh", "-c", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            ["/bin/sh", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
         followed(process, lines, enough)

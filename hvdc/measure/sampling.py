@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from hvdc.deploy.leash import LEASH
 from hvdc.measure.conditions import SAMPLE, THROTTLING, Conditions, parse_conditions
 
 EVERY_S = 5
@@ -25,8 +26,8 @@ _TIMES = re.compile(r"(\d{1,9})m(\d{1,9}(?:\.\d{1,9})?)s +(\d{1,9})m(\d{1,9}(?:\
 
 
 def loop(every_s: int = EVERY_S) -> str:
-    """Lines of a POSIX shell without end; `Samples.take` reads them. It ends when nobody reads what it says."""
-    return f"while :; do\n{SAMPLE}\ntimes\necho {_END} || exit\nsleep {every_s}\ndone\n"
+    """Lines of a POSIX shell without end; `Samples.take` reads them. It ends when its input does."""
+    return f"{LEASH}while :; do\n{SAMPLE}\ntimes\necho {_END} || exit\nsleep {every_s}\ndone\n"
 
 
 @dataclass

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from hvdc.deploy import in_use as module
 from hvdc.deploy.in_use import BUSY, guarded, in_use
+from hvdc.deploy.leash import LEASH
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 
@@ -75,6 +76,29 @@ def test_the_first_process_is_the_program_itself(shell: str, tmp_path: Path) -> 
         while b"sleep" not in command.read_bytes().split(b"\0")[0] and time.monotonic() < end_s:
             time.sleep(0.01)
         assert command.read_bytes().split(b"\0")[0].endswith(b"sleep")
+
+
+def test_it_ends_with_who_started_it(shell: str, tmp_path: Path) -> None:
+    """Its input ends with them, however they ended; and the lock is free then."""
+    script = guarded(str(tmp_path / "lock"), "x", f"{LEASH}exec sleep 60 </dev/null")
+    process = subprocess.Popen([shell, "-c", script], stdin=subprocess.PIPE)
+    assert process.stdin is not None
+    end_s = time.monotonic() + 10
+    while b"sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes() and time.monotonic() < end_s:
+        time.sleep(0.01)
+    process.stdin.close()
+    assert process.wait(10) == -signal.SIGTERM
+    assert ask(shell, tmp_path / "lock") == (0, "")
+
+
+def test_a_watcher_holds_no_lock(shell: str, tmp_path: Path) -> None:
+    """The program ends by itself, and its input is open still."""
+    script = guarded(str(tmp_path / "lock"), "x", f"{LEASH}exec true </dev/null")
+    process = subprocess.Popen([shell, "-c", script], stdin=subprocess.PIPE)
+    assert process.wait(10) == 0
+    assert ask(shell, tmp_path / "lock") == (0, "")
+    assert process.stdin is not None
+    process.stdin.close()
 
 
 def test_its_status_and_output_are_the_programs(shell: str, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from hvdc.pipeline.workspace import write_durably
 from hvdc.targets import load_target, read_target, target_names
 from tests.adb_peer.peer import Peer
 from tests.adb_peer.phone import GALAXY_S25
+from tests.adb_peer.server import AdbServer
 from tests.commands import SMALL_VIDEO, Result, hvdc
 from tests.deploy.artifacts import script
 from tests.device_runtime.runs import why_no_gpu
@@ -476,7 +477,7 @@ sleep 30"""
 
 @pytest.mark.parametrize("restarts", [False, True])
 def test_a_phone_that_was_only_unplugged_is_asked_again(
-    peer: Peer, phone: Callable[[bytes], None], output: Path, restarts: bool
+    peer: Peer, phone: Callable[[bytes], None], output: Path, adb_server: AdbServer, restarts: bool
 ) -> None:
     """One that has started anew since then is not: the step may have been why."""
     phone(script(ONCE.format(all=text(FACTS), some=text(FACTS[:AT_511]))))
@@ -501,6 +502,7 @@ def test_a_phone_that_was_only_unplugged_is_asked_again(
         peer.phone.refresh()
     end_s = time.monotonic() + 20
     while (done := hvdc("probe", "--device", peer.serial, "-o", output)).status == 5 and time.monotonic() < end_s:
+        adb_server.connect(peer.serial)
         time.sleep(0.2)
     assert done.status == 0, done.err
     assert (f"region:{511 * MIB}" in said.read_text()) == restarts

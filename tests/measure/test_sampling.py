@@ -85,7 +85,7 @@ def follow(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., None
 
     def run(text: str, lines: Callable[[str], None], enough: threading.Event) -> None:
         process = subprocess.Popen(
-            [str(request.param), "-c", text.replace("/sys/", f"{tmp_path}/")], stdin=subprocess.DEVNULL,
+            [str(request.param), "-c", text.replace("/sys/", f"{tmp_path}/")], stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
         followed(process, lines, enough)
@@ -102,6 +102,17 @@ def test_a_shell_looks_until_the_block_ends(follow: Callable[..., None], monkeyp
             time.sleep(0.02)
     assert [look for _, look in found.seen[:2]] == [Conditions({"gpuss-0": 41.5})] * 2
     assert found.seen[0][0] < found.seen[1][0]
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_who_looks_ends_with_who_asked(shell: str) -> None:
+    """However that one ended: what is left of it is that its end of the input is closed."""
+    process = subprocess.Popen([shell, "-c", loop(1)], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert process.stdin is not None
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.stdin.close()
+    assert process.wait(10) != 0
 
 
 def test_a_look_costs_little(follow: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
