@@ -108,7 +108,7 @@ def test_a_number_that_is_another_process_by_now_is_not_stopped(peer: Peer, devi
 
 def test_a_run_waits_for_nobody_elses_work(peer: Peer, device: AdbDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program works on the engines: who it is comes back, and nothing is started."""
-    monkeypatch.setattr("hvdc.deploy.remote_run.guarded", lambda *words: guarded(*words, wait_s=0))
+    monkeypatch.setattr("hvdc.deploy.remote_run.guarded", lambda lock, what, command: guarded(lock, what, command, 0))
     run, folder = remote_run(peer, device), folder_of(peer)
     program = folder / "hvdc_runner"
     program.write_bytes(script("echo ran >> log"))

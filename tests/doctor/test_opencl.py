@@ -184,7 +184,7 @@ def test_whatever_a_driver_does_the_report_goes_on(
     if compiler is None:
         pytest.skip("there is no C compiler")
     (tmp_path / "driver.c").write_text(DRIVERS[driver] + "\n")
-    words = [compiler, "-w", "-shared", "-fPIC", "-o", tmp_path / "libOpenCL.so.1", tmp_path / "driver.c"]
+    words = [compiler, "-w", "-shared", "-fPIC", "-o", str(tmp_path / "libOpenCL.so.1"), str(tmp_path / "driver.c")]
     subprocess.run(words, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(engines, "SELF_TEST_S", 2.0 if driver == "hangs" else 60.0)

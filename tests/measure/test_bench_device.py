@@ -240,7 +240,7 @@ def test_two_at_a_time_would_measure_each_other(
     phone: Callable[..., Peer], artifact: Path, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second is told who works there. When the first hvdc is killed, its program ends with it."""
-    monkeypatch.setattr("hvdc.measure.phone.guarded", lambda *words: guarded(*words, wait_s=1))
+    monkeypatch.setattr("hvdc.measure.phone.guarded", lambda lock, what, command: guarded(lock, what, command, 1))
     peer = phone(bench_program(report(TOKENS), more='if [ ! -e "$TMPDIR/free" ]; then exec sleep 60; fi'))
     first = subprocess.Popen(
         [sys.executable, "-m", "hvdc", "bench", artifact, "--device", peer.serial, "-q"], stdout=subprocess.DEVNULL,
