@@ -205,6 +205,8 @@ static bool measure(bench *b, hvdc_failure *failure) {
     }
     b->progress.on = o->progress;
     b->progress.total = good ? pieces(b) : 0u;
+    if (good && b->progress.on)
+        (void)fprintf(stderr, "{\"event\": \"begun\", \"total\": %" PRIu32 "}\n", b->progress.total);
     for (int i = 0; good && i < ENGINES; i++)
         if (b->engines[i] != NULL) good = bench_alone(&b->measured[i], o->warm_up, o->repeat, failure);
     if (good && o->npu && o->gpu)

@@ -13,6 +13,7 @@
 
 #include "hvdc/dsp.h"
 #include "hvdc/shared_memory.h"
+#include "probe_dsp.h"
 #include "probe_lines.h"
 #include "probe_options.h"
 #ifdef HVDC_WITH_GPU
@@ -22,7 +23,6 @@
 #define REPORT_VERSION 1
 #define MIB (UINT64_C(1) << 20)
 #define SMALL_BYTES (UINT64_C(64) << 10) /* of a mapping that is only counted */
-#define PAGE_BYTES (UINT64_C(64) << 10)  /* whole pages, whatever their size */
 #define DEVICES_MAX 16
 #define KINDS_MAX 8u
 
@@ -37,6 +37,14 @@ typedef struct prober {
     bool imports;         /* the GPU has a way of importing this kind */
 #endif
 } prober;
+
+/* Says what will be tried next. False: that took the device down before. */
+static bool may_try(const probe_options *o, const char *what, uint64_t bytes, hvdc_failure *failure) {
+    if (probe_is_avoided(o, what, bytes))
+        return hvdc_fail(failure, HVDC_FAILURE_DEVICE, "not tried: a probe before ended while it tried this");
+    trying(what, bytes);
+    return true;
+}
 
 static void say_memory(void) {
     struct sysinfo system;
@@ -59,13 +67,13 @@ static void say_gpu(const hvdc_gpu_facts *facts, int index) {
     end();
 }
 
-static void try_dots(hvdc_gpu_prober *gpu, int index) {
+static void try_dots(const probe_options *o, hvdc_gpu_prober *gpu, int index) {
     static const enum hvdc_gpu_dot forms[] = {HVDC_GPU_DOT_KHR, HVDC_GPU_DOT_QCOM, HVDC_GPU_DOT_NVIDIA,
                                               HVDC_GPU_DOT_PLAIN};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         hvdc_failure failure = {.message = ""};
-        trying(hvdc_gpu_dot_name(forms[i]), 0);
-        const bool right = hvdc_gpu_prober_dot(gpu, forms[i], &failure);
+        const bool right =
+            may_try(o, hvdc_gpu_dot_name(forms[i]), 0, &failure) && hvdc_gpu_prober_dot(gpu, forms[i], &failure);
         begin("dot");
         number("index", (uint64_t)index);
         text("form", hvdc_gpu_dot_name(forms[i]));
@@ -90,13 +98,12 @@ static void look_at_gpus(const probe_options *o) {
         hvdc_failure failure;
         (void)snprintf(index, sizeof index, "%d", i);
         const hvdc_gpu_options options = {.library = o->opencl, .device = o->device != NULL ? o->device : index};
-        trying("gpu", 0);
-        if (!hvdc_gpu_prober_open(&options, &gpu, &facts, &failure)) {
+        if (!may_try(o, "gpu", 0, &failure) || !hvdc_gpu_prober_open(&options, &gpu, &facts, &failure)) {
             if (i == 0) say_no_gpu(&failure);
             return;
         }
         say_gpu(&facts, i);
-        try_dots(gpu, i);
+        try_dots(o, gpu, i);
         hvdc_gpu_prober_close(gpu);
         if (o->device != NULL) return;
     }
@@ -106,13 +113,12 @@ static void open_gpu(prober *p) {
     const hvdc_gpu_options options = {.library = p->options.opencl, .device = p->options.device};
     hvdc_gpu_facts facts;
     hvdc_failure failure;
-    trying("gpu", 0);
-    if (!hvdc_gpu_prober_open(&options, &p->gpu, &facts, &failure)) {
+    if (!may_try(&p->options, "gpu", 0, &failure) || !hvdc_gpu_prober_open(&options, &p->gpu, &facts, &failure)) {
         say_no_gpu(&failure);
         return;
     }
     say_gpu(&facts, 0);
-    try_dots(p->gpu, 0);
+    try_dots(&p->options, p->gpu, 0);
 }
 
 /* One kind's handle is an AHardwareBuffer. */
@@ -175,8 +181,7 @@ static void open_dsp(prober *p) {
     const hvdc_dsp_options options = {.library = p->options.fastrpc, .skel_folder = p->options.skels};
     hvdc_dsp_description dsp;
     hvdc_failure failure;
-    trying("dsp", 0);
-    if (!hvdc_dsp_mapper_open(&options, &p->dsp, &dsp, &failure)) {
+    if (!may_try(&p->options, "dsp", 0, &failure) || !hvdc_dsp_mapper_open(&options, &p->dsp, &dsp, &failure)) {
         begin("no-dsp");
         text("why", failure.message);
         end();
@@ -190,12 +195,12 @@ static void open_dsp(prober *p) {
 }
 
 /* Kinds whose two mappings are the same memory: of the CPU alone. */
-static uint32_t try_kinds(const hvdc_memory_kind *works[KINDS_MAX]) {
+static uint32_t try_kinds(const prober *p, const hvdc_memory_kind *works[KINDS_MAX]) {
     uint32_t count = 0;
     for (const hvdc_memory_kind *const *kind = hvdc_memory_kinds(); *kind != NULL && count < KINDS_MAX; kind++) {
         hvdc_failure failure = {.message = ""};
-        trying((*kind)->name, PAGE_BYTES);
-        const bool good = hvdc_memory_probe(*kind, &failure);
+        const bool good =
+            may_try(&p->options, (*kind)->name, PROBE_PAGE_BYTES, &failure) && hvdc_memory_probe(*kind, &failure);
         if (good) works[count++] = *kind;
         begin("kind");
         text("name", (*kind)->name);
@@ -212,11 +217,13 @@ static bool try_sharing(prober *p) {
     hvdc_failure failure = {.message = ""}, unheard;
     const char *way = NULL;
     bool mapped = false;
-    trying("sharing", PAGE_BYTES);
-    const bool made = p->kind->create("hvdc:probe", PAGE_BYTES, &page, &failure);
+    char what[64];
+    (void)snprintf(what, sizeof what, "sharing %s", p->kind->name);
+    const bool made = may_try(&p->options, what, PROBE_PAGE_BYTES, &failure) &&
+                      p->kind->create("hvdc:probe", PROBE_PAGE_BYTES, &page, &failure);
     if (made) {
         way = way_of(p, &page, &failure);
-        mapped = p->dsp != NULL && hvdc_dsp_mapper_map(p->dsp, page.data, page.fd, page.bytes, &failure);
+        mapped = p->dsp != NULL && probe_dsp_map(p->dsp, p->kind, &page, &failure);
         if (mapped) (void)hvdc_dsp_mapper_unmap(p->dsp, &unheard);
         p->kind->close(&page);
     }
@@ -235,7 +242,7 @@ static bool try_sharing(prober *p) {
 /* The first kind that all engines share, else the first that works, as if it were the only one. */
 static bool choose_kind(prober *p) {
     const hvdc_memory_kind *works[KINDS_MAX];
-    const uint32_t count = try_kinds(works);
+    const uint32_t count = try_kinds(p, works);
     uint32_t chosen = count;
     for (uint32_t i = 0; i < count; i++) {
         p->kind = works[i];
@@ -262,12 +269,11 @@ static bool is_affordable(uint64_t bytes, uint64_t available, hvdc_failure *fail
 static bool try_region(prober *p, uint64_t bytes) {
     hvdc_memory memory;
     hvdc_failure failure = {.message = ""}, unheard;
-    trying("region", bytes);
-    const bool affordable = is_affordable(bytes, hvdc_memory_available_bytes(), &failure);
+    const bool affordable = may_try(&p->options, "region", bytes, &failure) &&
+                            is_affordable(bytes, hvdc_memory_available_bytes(), &failure);
     const bool made = affordable && p->kind->create("hvdc:probe", bytes, &memory, &failure);
     const bool seen = made && gpu_sees(p, &memory, false, &failure);
-    const bool mapped =
-        seen && (p->dsp == NULL || hvdc_dsp_mapper_map(p->dsp, memory.data, memory.fd, memory.bytes, &failure));
+    const bool mapped = seen && (p->dsp == NULL || probe_dsp_map(p->dsp, p->kind, &memory, &failure));
     if (mapped && p->dsp != NULL) (void)hvdc_dsp_mapper_unmap(p->dsp, &unheard);
     if (made) p->kind->close(&memory);
     begin("region");
@@ -286,14 +292,15 @@ static bool try_region(prober *p, uint64_t bytes) {
  * works. */
 static uint64_t try_regions(prober *p) {
     static const uint32_t steps[] = {1, 16, 32, 64, 128, 192, 256, 320, 384, 448, 480, 496, 504, 508, 510, 511};
-    uint32_t works = 0, refused = 0;
+    uint32_t works = p->options.known_mib, refused = 0;
     for (size_t i = 0; refused == 0 && i < sizeof steps / sizeof *steps && steps[i] <= p->options.largest_mib; i++)
-        *(try_region(p, steps[i] * MIB) ? &works : &refused) = steps[i];
+        if (steps[i] > works) *(try_region(p, steps[i] * MIB) ? &works : &refused) = steps[i];
     for (uint32_t mib = 512; refused == 0 && mib <= p->options.largest_mib; mib += 64)
-        *(try_region(p, mib * MIB) ? &works : &refused) = mib;
+        if (mib > works) *(try_region(p, mib * MIB) ? &works : &refused) = mib;
     if (refused == 0 && works < p->options.largest_mib)
         *(try_region(p, p->options.largest_mib * MIB) ? &works : &refused) = p->options.largest_mib;
-    while (refused > works + 1u) {
+    /* Towards one that took the device down nobody feels their way. */
+    while (refused > works + 1u && !probe_is_avoided(&p->options, "region", refused * MIB)) {
         const uint32_t middle = works + (refused - works) / 2u;
         *(try_region(p, middle * MIB) ? &works : &refused) = middle;
     }
@@ -308,13 +315,16 @@ static void fill(prober *p, const char *what, uint64_t each, uint32_t most) {
     const uint64_t available = hvdc_memory_available_bytes();
     if (held == NULL) return;
     for (bool good = true; good && count < most;) {
-        if (count % 16u == 0u || each > MIB) trying(what, (count + 1u) * each);
+        if (count % 16u == 0u || each > MIB) {
+            /* What is said once for all that follow until the next time is avoided with them. */
+            good = may_try(&p->options, what, (count + 1u) * each, &failure);
+            if (!good) break;
+        }
         good = is_affordable((count + 1u) * each, available, &failure) &&
                p->kind->create("hvdc:probe", each, &held[count], &failure);
         if (!good) break;
         good = gpu_sees(p, &held[count], true, &failure) &&
-               (p->dsp == NULL ||
-                hvdc_dsp_mapper_map(p->dsp, held[count].data, held[count].fd, held[count].bytes, &failure));
+               (p->dsp == NULL || probe_dsp_map(p->dsp, p->kind, &held[count], &failure));
         count++;
         mapped += good ? 1u : 0u;
         if (good && (mapped % 16u == 0u || each > MIB)) {
@@ -348,9 +358,9 @@ static void probe(prober *p) {
     open_dsp(p);
     if (!choose_kind(p)) return;
     const uint64_t largest = try_regions(p);
-    fill(p, "count", SMALL_BYTES, p->options.mappings);
+    if (!p->options.skip_count) fill(p, "count", SMALL_BYTES, p->options.mappings);
     const uint64_t each = largest < 128u * MIB ? largest : 128u * MIB;
-    if (each != 0) fill(p, "total", each, (uint32_t)(p->options.total_mib * MIB / each));
+    if (each != 0 && !p->options.skip_total) fill(p, "total", each, (uint32_t)(p->options.total_mib * MIB / each));
 }
 
 int main(int argc, char **argv) {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from hvdc.cli.device_options import chosen, open_device, server_options
+from hvdc.cli.device_options import adb_options, open_device
 from hvdc.cli.output import out, print_json, progress_for, table
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.layout import TARGET, Layout, checked_target
@@ -21,7 +21,7 @@ from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_device, meas
 @click.option("--host", is_flag=True, help="Measure this machine, with the runtime built for it.")
 @click.option("--device", "serial", metavar="SERIAL|auto",
               help="Measure this phone, to which it was deployed; auto: the only one, or ANDROID_SERIAL.")  # fmt: skip
-@server_options
+@adb_options
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The rate table to write, TOML.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.option("--name", help="What the artifact is called on the device.  [default: any]")
@@ -77,8 +77,9 @@ def command(
 ) -> None:
     """Measure what ARTIFACT's blocks and its decoder take on each engine, and write a table that `hvdc plan cut` reads.
 
-    Each engine alone, then both at once; of both experts; after a warm-up, repeatedly. Temperatures and clocks before
-    and after stand in the table. A run whose times differ too much is not called steady, and not written.
+    Each engine alone, then both at once; of both experts; after a warm-up, repeatedly. Temperatures, clocks and what a
+    phone tells of its battery and screen stand in the table: before, meanwhile and after. A run whose times differ too
+    much is not called steady, and not written.
     With --device the programs and the artifact are those that `hvdc deploy` put there.
 
     \b
@@ -129,7 +130,7 @@ def command(
         decoder = decode_with if decodes else None
         measured = measure_host(artifact, request, decoder, output, force=force, progress=progress, say=say)
     else:
-        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, chosen(serial))
+        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, serial)
         measured = measure_device(
             artifact, request, device, layout, name, output, decode=decodes, force=force, progress=progress, say=say
         )
@@ -155,6 +156,8 @@ def _print(benched: Benched, measured: Measured) -> None:
     console = out()
     console.print(f"on        {measured.table.device}")
     console.print(f"before    {benched.before.text()}")
+    if benched.during.seen:
+        console.print(f"during    {benched.during.text()}")
     console.print(f"after     {benched.after.text()}")
     if unsteady := benched.unsteady():
         console.print(f"NOT STEADY: {len(unsteady)} series differ by more than {benched.request.max_spread:.0%}")

@@ -43,8 +43,8 @@ def command(
     artifact: Path | None,
     serial: str | None,
     adb: Path | None,
-    host: str | None,
-    port: int | None,
+    adb_host: str | None,
+    adb_port: int | None,
     name: str | None,
     target: str,
     qairt: Path | None,
@@ -80,7 +80,7 @@ def command(
     if artifact is None:
         with_artifact = given("name", "qairt", "dry_run", "no_run", "prune", "force", "wait_s")
         refuse_without_effect(with_artifact, f"{others[0]} deploys nothing", "leave it out")
-    device = open_device(adb, host, port, serial)
+    device = open_device(adb, adb_host, adb_port, serial)
     if artifact is not None:
         request = DeployRequest(
             artifact=artifact, name=name, target=target, qairt=qairt, force=force, dry_run=dry_run, smoke=not no_run,

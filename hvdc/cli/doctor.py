@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from hvdc.cli.device_options import adb_options
 from hvdc.cli.output import out, print_json
-from hvdc.doctor import Check, examine
+from hvdc.doctor import Check, Server, examine
 from hvdc.errors import Exit
 
 
 @click.command()
+@adb_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON, to paste into an issue.")
-def command(as_json: bool) -> int:
+def command(adb: Path | None, adb_host: str | None, adb_port: int | None, as_json: bool) -> int:
     """Report what this machine and its phones have, what is missing, what that is needed for and how to get it.
 
     Made to be pasted into a bug report: no names of people, machines or home folders are in it, serials are shortened.
@@ -23,7 +27,7 @@ def command(as_json: bool) -> int:
       hvdc doctor
       hvdc doctor --json > report.json
     """
-    checks = examine()
+    checks = examine(server=Server(adb, adb_host, adb_port))
     if as_json:
         print_json({"checks": [check.__dict__ for check in checks]})
     else:

@@ -244,10 +244,15 @@ class Lines:
             per = self._per_unit
             line = (
                 f"{self._what} {self._done}/{self._items} {label}  {self._units / per:,.0f}/{self._total / per:,.0f} "
-                f"{self._unit}  {rate / per:,.0f} {self._unit}/s  {left:.0f} s left"
+                f"{self._unit}  {_rate(rate / per)} {self._unit}/s  {left:.0f} s left"
             )
             with contextlib.suppress(OSError):  # nobody reads any more: no reason to stop working
                 click.echo(line, err=True)
 
     def finish(self) -> None:
         pass
+
+
+def _rate(rate: float) -> str:
+    """Also one that is below 1."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"

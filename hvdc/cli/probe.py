@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
-from hvdc.cli.device_options import chosen, open_device, server_options
+from hvdc.cli.device_options import adb_options, open_device
 from hvdc.cli.output import describe_error, err, out, print_json, progress_for, table
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.layout import TARGET, Layout, checked_target
 from hvdc.errors import UsageError
-from hvdc.measure.bench_run import check_table_path
 from hvdc.measure.probe import MOST_MIB, SAFE_MIB, ProbeRequest
-from hvdc.measure.probe_run import Found, probe_device, probe_host
+from hvdc.measure.probe_run import Found, Wish, check_output, probe_device, probe_host
 from hvdc.targets import Limit, target_names
 
 
@@ -21,7 +20,7 @@ from hvdc.targets import Limit, target_names
 @click.option("--host", is_flag=True, help="Probe this machine, with the runtime built for it.")
 @click.option("--device", "serial", metavar="SERIAL|auto",
               help="Probe this phone; auto: the only one, or ANDROID_SERIAL.")  # fmt: skip
-@server_options
+@adb_options
 @click.option("--to", "target", default=TARGET, show_default=True, metavar="DIR", help="The folder on the device.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="The target file to write, TOML.")
 @click.option("--force", is_flag=True, help="Replace a file that is there.")
@@ -35,6 +34,7 @@ from hvdc.targets import Limit, target_names
 @click.option("--mappings", type=click.IntRange(1, 1 << 16), help="Map so many at once at most.  [default: 256]")
 @click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
 @click.option("--fastrpc", metavar="LIBRARY", help="FastRPC's library there.  [default: libcdsprpc.so]")
+@click.option("--forget", is_flag=True, help="Start over: also try again what a probe before has ended at.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(
@@ -53,6 +53,7 @@ def command(
     mappings: int | None,
     opencl_device: str | None,
     fastrpc: str | None,
+    forget: bool,
     as_json: bool,
     quiet: bool,
 ) -> int:
@@ -60,7 +61,8 @@ def command(
 
     Which way the GPU imports memory that the NPU maps too, the largest region that both map, how many and how much
     in all, which dot products of the GPU are right, what the DSP is and its VTCM. Each is tried, step by step; a phone
-    that goes down on the way takes with it only what was not known yet.
+    that goes down on the way takes with it only what was not known yet: the file is written as facts come. The same
+    command then goes on, and does not try again what the phone went down at.
 
     \b
     Examples:
@@ -83,16 +85,17 @@ def command(
         )  # fmt: skip
     if dangerous and largest_mib <= SAFE_MIB:
         refuse_without_effect(["--dangerous"], f"regions up to {largest_mib} MiB are tried", "give --largest-mib")
-    check_table_path(output, force=force)
+    check_output(output, force=force)
     request = ProbeRequest(
         largest_mib=largest_mib, total_mib=total_mib, mappings=mappings, opencl_device=opencl_device, fastrpc=fastrpc
     )
+    wish = Wish(request, base, output, forget, force)
     progress, say = progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json)
     if host:
-        found = probe_host(request, base, output, progress, say)
+        found = probe_host(wish, progress, say)
     else:
-        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, chosen(serial))
-        found = probe_device(request, device, layout, base, output, progress, say)
+        layout, device = Layout(checked_target(target)), open_device(adb, adb_host, adb_port, serial)
+        found = probe_device(wish, device, layout, progress, say)
     found.write()
     print_json(found.facts()) if as_json else _print(found)
     if found.probed.error is not None and not as_json:

@@ -137,8 +137,8 @@ def command(
     trace: Path | None,
     device: str | None,
     adb: Path | None,
-    host: str | None,
-    port: int | None,
+    adb_host: str | None,
+    adb_port: int | None,
     target: str,
     name: str | None,
     resume: bool,
@@ -162,9 +162,8 @@ def command(
       hvdc run dcm.hvdc --prompts p.safetensors --policy replan --rates my-phone.toml -o clips
     """
     if device is None:
-        refuse_without_effect(
-            given("adb", "host", "port", "target", "name"), "no phone is used", "give --device SERIAL"
-        )
+        of_phone = given("adb", "adb_host", "adb_port", "target", "name")
+        refuse_without_effect(of_phone, "no phone is used", "give --device SERIAL")
         if decode_with == ON_DEVICE:
             raise UsageError("no phone is used, so that none decodes", where=f"--decode-with {ON_DEVICE}",
                              fix="give --device SERIAL")  # fmt: skip
@@ -221,7 +220,7 @@ def command(
         fps=fps,
         resume=resume,
         force=force,
-        device=None if device is None else DeviceChoice(device, adb, host, port, target, name),
+        device=None if device is None else DeviceChoice(device, adb, adb_host, adb_port, target, name),
     )
     ran = run(request, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if as_json:

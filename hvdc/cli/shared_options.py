@@ -86,15 +86,16 @@ dtype_option = click.option(
 
 def model_options(command: Command) -> Command:
     """Which model, and for which video: what `load_config` and the exporters take."""
-    return _with(_MODEL, command)
+    return with_options(_MODEL, command)
 
 
 def run_options(command: Command) -> Command:
     """What is run, and where."""
-    return _with(_RUN, command)
+    return with_options(_RUN, command)
 
 
-def _with(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+def with_options(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    """A command with these options, in this order."""
     for option in reversed(options):
         command = option(command)
     return command

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.errors import DeviceError
+from hvdc.targets import target_of_soc
 
-FASTRPC, OPENCL = "libcdsprpc.so", "libOpenCL.so"
-"""Libraries of the phone's maker: the way to the DSP, and the GPU's driver."""
+FASTRPC, OPENCL, QNN_HTP = "libcdsprpc.so", "libOpenCL.so", "libQnnHtp.so"
+"""Libraries of the phone's maker: the way to the DSP, the GPU's driver, and a QAIRT of its own, which some have."""
 
 SOCS = {
     "SM8750": ("Snapdragon 8 Elite", "v79"),
@@ -91,6 +92,12 @@ class DeviceFacts:
         """The DSP's architecture as a table has it, for display; ``""`` if the table does not know the SoC."""
         return SOCS.get(self.soc, ("", ""))[1]
 
+    def qnn_words(self) -> list[object]:
+        """What the runtime's programs are told of this device, so that binaries for another one are refused before QNN
+        sees them: QNN's number of its SoC and its DSP's architecture. None where its SoC has no description."""
+        target = target_of_soc(self.soc)
+        return [] if target is None else ["--soc", target.soc_model, "--arch", target.arch]
+
     def text(self) -> str:
         """One line for people."""
         system = f"Android {self.android_release} (API {self.android_sdk})" if self.is_android else "Linux"
@@ -102,7 +109,7 @@ def read_facts(device: AdbDevice, target: str) -> DeviceFacts:
     linux = _FOLDERS[False].format("$(uname -m)").replace("$(uname -m)", "'\"$(uname -m)\"'")
     script = _SCRIPT.format(
         target=shlex.quote(target), programs=" ".join(PROGRAMS), android=_FOLDERS[True], linux=linux,
-        libraries=f"{FASTRPC} {OPENCL}",
+        libraries=f"{FASTRPC} {OPENCL} {QNN_HTP}",
     )  # fmt: skip
     answer = device.script(script)
     facts = parse_facts(answer.text)

@@ -2,6 +2,7 @@
 
     TARGET/hvdc-target                      says that the folder is hvdc's
     TARGET/lock                             held while something is deployed
+    TARGET/in-use                           held by the program that works on the engines: says which, since when
     TARGET/parts/SHA256                     pieces that arrived; SHA256.part: that are on their way
     TARGET/artifacts/NAME/VERSION/          a version, whole: artifact.hvdc/, qnn/, and lists of it
     TARGET/artifacts/NAME/VERSION.new/      a version that is not whole yet
@@ -22,7 +23,7 @@ from hvdc.errors import UsageError
 TARGET = "/data/local/tmp/hvdc"
 """Below the only folder in which an Android phone's shell user may write and execute."""
 
-MARKER, LOCK, PARTS, ARTIFACTS, KERNELS = "hvdc-target", "lock", "parts", "artifacts", "kernels"
+MARKER, LOCK, IN_USE, PARTS, ARTIFACTS, KERNELS = "hvdc-target", "lock", "in-use", "parts", "artifacts", "kernels"
 MARKER_TEXT = "hvdc-deploy-1"
 CURRENT, RUNS, NEW, BAD, PART = "current", "runs", ".new", ".bad", ".part"
 ARTIFACT, QNN = "artifact.hvdc", "qnn"
@@ -76,6 +77,10 @@ class Layout:
     @property
     def lock(self) -> str:
         return f"{self.target}/{LOCK}"
+
+    @property
+    def in_use(self) -> str:
+        return f"{self.target}/{IN_USE}"
 
     @property
     def parts(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdc.artifact.manifest import Manifest
-from hvdc.deploy.device_facts import DeviceFacts
+from hvdc.deploy.device_facts import QNN_HTP, DeviceFacts
 from hvdc.errors import UsageError
 
 _VERSION = re.compile(rb"v(\d{1,3})\.(\d{1,3})\.(\d{1,3})\.(\d{6,20})")
@@ -32,15 +32,20 @@ class Qairt:
     version: tuple[int, int, int] | None
 
 
+def library_names(hexagon_arch: str) -> dict[str, str]:
+    """What a device needs of QAIRT -> whose library it is, ``cpu`` or ``dsp``. ``hexagon_arch``: ``v79``; ``""`` where
+    there is no DSP."""
+    of_dsp = {f"libQnnHtp{hexagon_arch.upper()}Stub.so": "cpu", f"libQnnHtp{hexagon_arch.upper()}Skel.so": "dsp"}
+    return {QNN_HTP: "cpu", "libQnnSystem.so": "cpu"} | (of_dsp if hexagon_arch else {})
+
+
 def find_qairt(folder: Path, manifest: Manifest, facts: DeviceFacts) -> Qairt:
     """The libraries for a device: ``folder`` is an SDK, or holds them all side by side.
 
     Raises UsageError: one is missing, or the runtime is older than what compiled the decoder.
     """
     arch = manifest.target.hexagon_arch
-    names = {"libQnnHtp.so": "cpu", "libQnnSystem.so": "cpu"}
-    if facts.is_android:
-        names |= {f"libQnnHtp{arch.upper()}Stub.so": "cpu", f"libQnnHtp{arch.upper()}Skel.so": "dsp"}
+    names = library_names(arch if facts.is_android else "")
     places = {
         "cpu": [folder, *(folder / "lib" / name for name in _CPU_FOLDERS.get((facts.is_android, facts.machine), ()))],
         "dsp": [folder, folder / "lib" / f"hexagon-{arch}" / "unsigned"],

@@ -19,6 +19,8 @@ from pathlib import Path
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.errors import DeviceError, LinkError
 from hvdc.deploy.found import Held
+from hvdc.deploy.in_use import BUSY as IN_USE
+from hvdc.deploy.in_use import MARK, guarded, in_use
 from hvdc.deploy.layout import ARTIFACT, QNN, Layout
 from hvdc.deploy.patience import Patience
 from hvdc.deploy.store import Store
@@ -136,7 +138,9 @@ class RemoteRun:
             self.stop()
         self._was_started = True
         mark = f"hvdc-{secrets.token_hex(8)}"
-        inner = "echo $$ > pid; exec " + quoted([*_env(self.environment()), program, *arguments]) + " 2>&1 >report.json"
+        command = "echo $$ > pid; exec " + quoted([*_env(self.environment()), program, *arguments])
+        alone = guarded(self._store.layout.in_use, f"hvdc run, {self._held.name}", command)
+        inner = f"{{\n{alone}\n}} 2>&1 >report.json"
         script = (
             f"cd {quoted([self.folder])} || exit 97\n"
             f"(\nn=0\nwhile command -v flock >/dev/null 2>&1 && ! flock -n 9; do\n"
@@ -146,11 +150,12 @@ class RemoteRun:
             f") 9>>lock"  # which the program holds, too: until it has ended, whatever becomes of the link
         )
         status: int | None = None
+        last = ""
         report: list[str] = []
         size = 0
 
         def take(raw: bytes) -> None:
-            nonlocal status, size
+            nonlocal status, size, last
             line = raw.decode("utf-8", "replace").rstrip("\r\n")
             if status is not None:
                 size += len(raw)
@@ -160,7 +165,9 @@ class RemoteRun:
             elif line.startswith(f"{mark} ") and line.split()[1].isdigit():
                 status = int(line.split()[1])
             elif line:
-                heard(line)
+                last = line
+                if not line.startswith(MARK):
+                    heard(line)
 
         with self.device.stream("sh", "-c", script) as process:
             if process.stdin is not None:
@@ -179,6 +186,8 @@ class RemoteRun:
         if status is None:
             raise LinkError("the device was lost while it worked", where=self.device.serial, found="no report",
                             fix="look at the cable, and run the same command with --resume")  # fmt: skip
+        if status == IN_USE:
+            raise in_use(last, self.device.serial, self._store.layout.in_use)
         if status == BUSY:
             raise DeviceError(
                 "the same videos are being made on this device by another hvdc", where=self.device.serial,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from ctypes.util import find_library
 from importlib import metadata
 from pathlib import Path
 
+from hvdc.doctor import opencl_child
 from hvdc.doctor.check import Check, Probe
 from hvdc.errors import HvdcError
 from hvdc.measure.platform_facts import GpuFacts, PlatformFacts
@@ -16,8 +18,10 @@ from hvdc.measure.probe import PROGRAM
 
 _GPU = "hvdc run in modes hetero, gpu and dp"
 _DRIVER = "apt-get install pocl-opencl-icd, or your GPU's driver"
-SELF_TEST_S = 4.5
-"""Kernels are compiled; PoCL takes two seconds for that."""
+WRONG = "multiplies wrongly"
+"""In what is said of a form that compiles and gives other sums: device_runtime/gpu/src/gemm_choice.c."""
+SELF_TEST_S = 7.5
+"""Kernels are compiled; PoCL takes two seconds for that, the first time."""
 
 
 def probes() -> list[Probe]:
@@ -43,20 +47,14 @@ def _opencl() -> Iterator[Check]:
 
 
 def devices() -> Iterator[Check]:
-    """Every OpenCL device, and whether it multiplies INT8 numbers rightly: the runtime's own kernels, its own program.
+    """Every OpenCL device, and whether it multiplies INT8 numbers rightly: by the runtime's own program and kernels
+    where it is built, else by its dot products alone, which need no compiler here.
 
     A driver that crashes or hangs takes that program down, and its last words say what it was trying.
     """
-    from hvdc.pipeline.runtime_build import kept_runtime  # here, because another program's folder may hide ours
-
-    if find_library("OpenCL") is None:
+    if not _has_loader():
         return
-    kept = kept_runtime("host")
-    if kept is None or PROGRAM not in kept.programs:
-        why = "not tried: the runtime is not built yet"
-        yield Check("OpenCL devices", "missing", why, "knowing whether a GPU computes rightly", "hvdc runtime build")
-        return
-    facts, ended = _asked([str(kept.folder / PROGRAM), "--only", "gpu"])
+    facts, ended = _asked(*_self_test())
     if not facts.gpus and not ended:
         yield Check("OpenCL devices", "missing", facts.no_gpu or "there is none", _GPU, _DRIVER)
     for i, gpu in enumerate(facts.gpus):
@@ -66,22 +64,44 @@ def devices() -> Iterator[Check]:
         yield Check("OpenCL self-test", "unknown", f"{ended}{trying}", _GPU, "take another driver, or --device")
 
 
+def _has_loader() -> bool:
+    own = (Path(folder) / "libOpenCL.so.1" for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder)
+    return find_library("OpenCL") is not None or any(path.exists() for path in own)
+
+
+def _self_test() -> tuple[list[str], bytes]:
+    """A program that says hvdc_probe's lines of GPUs, and its input."""
+    from device_runtime.build import SOURCE  # here, because another program's folder may hide ours
+    from hvdc.pipeline.runtime_build import kept_runtime
+
+    kept = kept_runtime("host")
+    if kept is not None and PROGRAM in kept.programs:
+        return [str(kept.folder / PROGRAM), "--only", "gpu"], b""
+    # Isolated: neither this folder's modules nor a person's settings are imported in the standard library's place.
+    return [sys.executable, "-I", opencl_child.__file__], (SOURCE / "gpu/kernels/dot.cl").read_bytes()
+
+
 def _device(i: int, gpu: GpuFacts) -> Check:
     name = f"OpenCL device {i}"
     about = f"{gpu.device} ({gpu.platform}, driver {gpu.driver})"
-    wrong = [form for form, why in gpu.dots.items() if why]
-    if not gpu.right_dots:
-        found = f"{about}: no dot product of INT8 numbers is right" if gpu.dots else f"{about}: not tried"
-        return Check(name, "missing" if gpu.dots else "unknown", found, _GPU, _DRIVER)
-    not_there = f", not there: {', '.join(wrong)}" if wrong else ""
-    return Check(name, "ok", f"{about}: INT8 dot products {', '.join(gpu.right_dots)} give the right sums{not_there}")
+    if not gpu.dots:
+        return Check(name, "unknown", f"{about}: not tried", _GPU, _DRIVER)
+    wrong = {form: why for form, why in gpu.dots.items() if WRONG in why}
+    absent = [form for form, why in gpu.dots.items() if why and form not in wrong]
+    lists = (("right", gpu.right_dots), ("WRONG", tuple(wrong)), ("absent", tuple(absent)))
+    found = "; ".join(f"{word}: {', '.join(forms)}" for word, forms in lists if forms)
+    found = f"{about}: INT8 dot products {found}"
+    if gpu.right_dots:
+        return Check(name, "ok", found)
+    why = next(iter(wrong.values()), "") or next(iter(gpu.dots.values()))
+    return Check(name, "missing", f"{found} ({why})", _GPU, _DRIVER)
 
 
-def _asked(command: list[str]) -> tuple[PlatformFacts, str]:
+def _asked(command: list[str], given: bytes) -> tuple[PlatformFacts, str]:
     """What the program says, and how it ended too early; ``""``: it did not."""
     facts, ended = PlatformFacts(), ""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SELF_TEST_S, check=False)
+        done = subprocess.run(command, input=given, capture_output=True, timeout=SELF_TEST_S, check=False)
         said = done.stdout
         if done.returncode < 0:
             ended = f"the driver crashed (signal {-done.returncode})"

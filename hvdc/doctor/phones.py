@@ -1,4 +1,7 @@
-"""adb, the phones that it sees, and which of the maker's libraries programs find on them. None is written to."""
+"""adb, the phones that it sees, the maker's libraries that programs find on them, and what of hvdc is there.
+
+None is written to.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,22 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from hvdc.deploy.adb import Adb
 from hvdc.deploy.adb_program import find_adb
-from hvdc.deploy.device_facts import FASTRPC, OPENCL, read_facts
+from hvdc.deploy.device_facts import FASTRPC, OPENCL, DeviceFacts, read_facts
 from hvdc.deploy.devices import UNUSABLE, DeviceState
 from hvdc.deploy.errors import DeviceError
-from hvdc.deploy.layout import TARGET
+from hvdc.deploy.layout import TARGET, Layout
 from hvdc.doctor.check import Check, Probe
+from hvdc.doctor.deployed import deployed
 from hvdc.doctor.private import shortened
 
 _NEEDED_FOR = "hvdc deploy, and bench, probe and run on a phone"
 NEW_SERVER_S = 1.0
-PHONE_S = 3.0
+PHONE_S = 5.0
 """For what one phone is asked; all are asked at once."""
 
 LIBRARIES = {
@@ -30,18 +36,28 @@ LIBRARIES = {
 """Library -> what it is needed for, what to do."""
 
 
-def probes() -> list[Probe]:
-    return [Probe("adb", _NEEDED_FOR, _adb)]
+@dataclass(frozen=True)
+class Server:
+    """The adb to use, and where its server runs; None: as it is found, and adb's own default."""
+
+    adb: Path | None = None
+    host: str | None = None
+    port: int | None = None
 
 
-def _adb() -> Iterator[Check]:
+def probes(server: Server = Server()) -> list[Probe]:
+    return [Probe("adb", _NEEDED_FOR, lambda: _adb(server))]
+
+
+def _adb(server: Server) -> Iterator[Check]:
     try:
-        program = find_adb()
+        program = find_adb(server.adb)
     except DeviceError as error:
         yield Check("adb", "missing", _text(error), _NEEDED_FOR, error.fix)
         return
     yield Check("adb", "ok", program.text())
-    adb, was_running = Adb(program), _server_runs()
+    adb = Adb(program, host=server.host, port=server.port)
+    was_running = server.host is not None or _server_runs(server.port)
     try:
         yield from _phones(adb, was_running)
     finally:
@@ -50,13 +66,14 @@ def _adb() -> Iterator[Check]:
                 adb.run("kill-server", timeout_s=PHONE_S)
 
 
-def _server_runs() -> bool:
+def _server_runs(port: int | None = None) -> bool:
     """Whether somebody listens where adb's client looks for its server. One at another place is somebody's own."""
-    if os.environ.get("ADB_SERVER_SOCKET") or os.environ.get("ANDROID_ADB_SERVER_ADDRESS"):
+    if port is None and (os.environ.get("ADB_SERVER_SOCKET") or os.environ.get("ANDROID_ADB_SERVER_ADDRESS")):
         return True
-    port = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+    default = os.environ.get("ANDROID_ADB_SERVER_PORT", "")
+    default_port = int(default) if default.isdigit() else 5037
     try:
-        with socket.create_connection(("127.0.0.1", int(port) if port.isdigit() else 5037), timeout=1):
+        with socket.create_connection(("127.0.0.1", default_port if port is None else port), timeout=1):
             return True
     except (OSError, OverflowError):
         return False
@@ -116,7 +133,8 @@ def _phone(adb: Adb, state: DeviceState) -> Iterator[Check]:
         yield Check(name, "missing", found, _NEEDED_FOR, fix)
         return
     try:
-        facts = read_facts(adb.device(state.serial), TARGET)
+        device = adb.device(state.serial)
+        facts = read_facts(device, TARGET)
     except DeviceError as error:
         yield Check(
             name, "unknown", _text(error).replace(state.serial, shortened(state.serial)), _NEEDED_FOR, error.fix
@@ -128,6 +146,15 @@ def _phone(adb: Adb, state: DeviceState) -> Iterator[Check]:
     if facts.free_bytes is not None:
         parts.append(f"{facts.free_bytes / (1 << 30):.1f} GiB free")
     yield Check(name, "ok", ", ".join(parts))
+    yield from _libraries(facts, name)
+    try:
+        yield from deployed(device, facts, Layout(TARGET), name)
+    except DeviceError as error:
+        found = _text(error).replace(state.serial, shortened(state.serial))
+        yield Check(f"{name} artifacts", "unknown", found, _NEEDED_FOR, error.fix)
+
+
+def _libraries(facts: DeviceFacts, name: str) -> Iterator[Check]:
     for library, (needed_for, fix) in LIBRARIES.items():
         path = facts.libraries.get(library)
         if path is None:

@@ -12,6 +12,7 @@ from hvdc.errors import Exit, HvdcError
 from hvdc.measure.bench_report import BenchReport, Series, parse_report
 from hvdc.measure.conditions import SCRIPT, Conditions, parse_conditions
 from hvdc.measure.places import Ended, Place, ProgramError
+from hvdc.measure.sampling import Samples, sampling
 from hvdc.pipeline.progress import Progress
 
 PROGRAM = "hvdc_bench"
@@ -26,7 +27,8 @@ TABLED = ("block", "decode")
 @dataclass(frozen=True)
 class BenchRequest:
     """``cooling``: how the device is cooled, in the person's words. ``rest_s``: seconds to wait before the first block.
-    ``qnn_libraries``: of the machine that measures; None: the runtime decodes nothing there."""
+    ``qnn_libraries``: of the machine that measures; None: the runtime decodes nothing there. ``qnn_words``: what it is
+    told of that machine."""
 
     engine: str = "both"
     warm_up: int = 1
@@ -36,6 +38,7 @@ class BenchRequest:
     npu_sums: str = "fast"
     opencl_device: str | None = None
     qnn_libraries: str | None = None
+    qnn_words: tuple[object, ...] = ()
     max_spread: float = 0.1
     cooling: str = ""
     rest_s: float = 0.0
@@ -49,7 +52,7 @@ class BenchRequest:
             ("--qnn-libraries", self.qnn_libraries),
         ):  # fmt: skip
             words += [] if value is None else [option, value]
-        return words + (["--decode-repeat", self.decode_repeat] if self.qnn_libraries else [])
+        return words + (["--decode-repeat", self.decode_repeat, *self.qnn_words] if self.qnn_libraries else [])
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class Benched:
     report: BenchReport
     what: str
     before: Conditions
+    during: Samples
     after: Conditions
     started_s: float
     took_s: float
@@ -74,20 +78,25 @@ class UnsteadyError(HvdcError):
 
 
 def bench(request: BenchRequest, place: Place, progress: Progress, say: Callable[[str], None]) -> Benched:
-    """Rest, look, measure, look again. Raises ProgramError with the program's own sentence, BenchReportError."""
+    """Rest, look, measure and look meanwhile, look again.
+
+    Raises ProgramError with the program's own sentence, BenchReportError; InUseError, LinkError of a device.
+    """
     if request.rest_s > 0:
         say(f"resting for {request.rest_s:g} s")
         time.sleep(request.rest_s)
     before = parse_conditions(place.script(SCRIPT))
     say(f"before: {before.text()}")
     start_s, clock_s = time.monotonic(), time.time()
-    with _drawn(progress) as seen:
+    with _drawn(progress) as seen, sampling(place.follow) as during:
         ended = place.run(PROGRAM, [place.artifact(), *request.arguments(place.kernel_cache())], seen)
     took_s = time.monotonic() - start_s
     after = parse_conditions(place.script(SCRIPT))
     say(f"after:  {after.text()}")
+    if during.seen:
+        say(f"during: {during.text()}")
     report = parse_report(_answer(ended), f"{PROGRAM} on {place.what}")
-    return Benched(request, report, place.what, before, after, clock_s, took_s)
+    return Benched(request, report, place.what, before, during, after, clock_s, took_s)
 
 
 def require_steady(benched: Benched) -> None:
@@ -127,16 +136,17 @@ def _drawn(progress: Progress) -> Iterator[Callable[[str], bool]]:
         nonlocal started
         try:
             event = json.loads(line) if line.startswith("{") else None
-            if not isinstance(event, dict) or event.get("event") != "measured":
+            if not isinstance(event, dict) or event.get("event") not in ("begun", "measured"):
                 return False
-            total, what = int(event["total"]), str(event["what"])
+            total, what = int(event["total"]), str(event.get("what", ""))
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
         if not started:
             progress.start("measuring", total, total, unit="measurements")
             started = True
-        progress.advance(1)
-        progress.item_done(what)
+        if event["event"] == "measured":
+            progress.advance(1)
+            progress.item_done(what)
         return True
 
     try:

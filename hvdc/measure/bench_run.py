@@ -55,6 +55,7 @@ class Measured:
             "rest_s": b.request.rest_s,
             "took_s": b.took_s,
             "before": b.before.facts(),
+            "during": b.during.facts(),
             "after": b.after.facts(),
             "table": None if self.output is None else str(self.output),
             "report": b.report.model_dump(mode="json", by_alias=True, exclude={"artifact"}),
@@ -100,7 +101,8 @@ def measure_device(
         check_measurable(manifest, request, path)
     deployed = deployed_place(device, layout, path, name)
     if decode and manifest.decoder is not None:
-        request = replace(request, qnn_libraries=_libraries(manifest.decoder, deployed, say))
+        libraries, words = _libraries(manifest.decoder, deployed, say), tuple(deployed.place.facts.qnn_words())
+        request = replace(request, qnn_libraries=libraries, qnn_words=words)
     benched = bench(request, deployed.place, progress, say)
     return Measured(benched, rate_table(benched, manifest, table_name(output)), output)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,13 @@ from hvdc.artifact.manifest import INDEX_NAME
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError, LinkError
+from hvdc.deploy.in_use import BUSY, guarded, in_use
 from hvdc.deploy.layout import QNN, Layout
+from hvdc.deploy.leash import LEASH
 from hvdc.deploy.remote_run import deployed_version
 from hvdc.deploy.smoke import Programs
 from hvdc.deploy.store import Store
-from hvdc.measure.places import Ended, Lines, ProgramError, watched
+from hvdc.measure.places import Ended, Lines, ProgramError, followed, watched
 from hvdc.progress import Progress
 
 PROBE = "probe"
@@ -25,12 +28,14 @@ PROBE = "probe"
 
 class DevicePlace:
     """A device with the runtime's programs. ``path``: of a program there. ``folder``: of the artifact that they
-    measure, ``""`` for none. ``skels``: of libraries that the DSP loads."""
+    measure, ``""`` for none. ``skels``: of libraries that the DSP loads. ``doing``: what they are started for, for
+    whoever finds the device in use."""
 
     def __init__(
-        self, device: AdbDevice, facts: DeviceFacts, layout: Layout, path: Callable[[str], str], folder: str, skels: str
-    ) -> None:
-        self.device, self.facts, self.skels = device, facts, skels
+        self, device: AdbDevice, facts: DeviceFacts, layout: Layout, path: Callable[[str], str], folder: str,
+        skels: str, doing: str,
+    ) -> None:  # fmt: skip
+        self.device, self.facts, self.skels, self._doing = device, facts, skels, doing
         self._layout, self._path, self._folder = layout, path, folder
 
     @property
@@ -45,6 +50,10 @@ class DevicePlace:
         except DeviceError:
             return ""
 
+    def follow(self, text: str, lines: Lines, enough: threading.Event) -> None:
+        with self.device.stream("exec", "sh", "-c", text) as process:
+            followed(process, lines, enough)
+
     def run(
         self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
     ) -> Ended:
@@ -53,18 +62,24 @@ class DevicePlace:
                 "the device's shell does not say how a program ended", where=self.device.state.model or "the device",
                 expected="Android 7 or newer",
             )  # fmt: skip
-        with self.device.stream(self._path(program), *arguments) as process:
-            if process.stdin is not None:
-                process.stdin.close()
-                process.stdin = None
+        # Each shell becomes the next program: a device's daemon ends the first process alone when the link is gone.
+        command = f"{LEASH}exec {quoted([self._path(program), *arguments])} </dev/null"
+        script = guarded(self._layout.in_use, self._doing, command)
+        with self.device.stream("exec", "sh", "-c", script) as process:
             ended = watched(process, program, seen, lines)
-        if not ended.out and not self.device.is_there():  # whatever the status is: adb has said 0 for a cut link
-            raise LinkError(
-                f"the device was lost while {program} ran", where=self.device.state.model or "the device",
-                found=ended.log[-1] if ended.log else f"status {ended.status}",
-                fix="look at the cable and at the phone, and run the same command again",
-            )  # fmt: skip
+        if ended.status == BUSY:
+            raise in_use("\n".join(ended.log), self.what, self._layout.in_use)
+        # adb's status is 0 for a cut link, too, which may be back by now; no program ends so and says nothing.
+        if not ended.out and ((lines is None and ended.status == 0) or not self.device.is_there()):
+            raise self.lost(program, ended)
         return ended
+
+    def lost(self, program: str, ended: Ended) -> LinkError:
+        return LinkError(
+            f"the device was lost while {program} ran", where=self.device.state.model or "the device",
+            found=ended.log[-1] if ended.log else "it ended without a last word",
+            fix="look at the cable and at the phone, and run the same command again",
+        )  # fmt: skip
 
     def artifact(self) -> str:
         return self._folder
@@ -96,7 +111,8 @@ def deployed_place(device: AdbDevice, layout: Layout, artifact: Path, name: str 
         raise DeviceError("what is on the device has no programs", where=held.name, fix="hvdc deploy ARTIFACT")
     programs = Programs(device, layout.version(held.name, held.version), target)
     facts = read_facts(device, layout.target)
-    place = DevicePlace(device, facts, layout, programs.path, programs.artifact, programs.runtime)
+    doing = f"hvdc bench, {held.name}"
+    place = DevicePlace(device, facts, layout, programs.path, programs.artifact, programs.runtime, doing)
     has_qnn = any(path.startswith(f"{QNN}/") for path in held.files)
     return Deployed(place, f"{programs.folder}/{QNN}" if has_qnn else None)
 
@@ -116,7 +132,7 @@ def pushed_place(
         lock.keep()
         try:
             _push(store, folder, files, progress)
-            yield DevicePlace(device, facts, layout, lambda program: f"{folder}/{program}", "", folder)
+            yield DevicePlace(device, facts, layout, lambda program: f"{folder}/{program}", "", folder, "hvdc probe")
         finally:
             with contextlib.suppress(DeviceError):
                 device.script(f"rm -rf {quoted([folder])}", timeout_s=30)

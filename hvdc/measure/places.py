@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,10 @@ class Place(Protocol):
     def script(self, text: str) -> str:
         """What lines of a POSIX shell print, ``""`` if they cannot be run in seconds. Raises for a lost device only."""
 
+    def follow(self, text: str, lines: Lines, enough: threading.Event) -> None:
+        """Run lines of a POSIX shell beside a program until ``enough`` is set, and pass on what they print. Their
+        standard input is open for as long as this process lives. Raises HvdcError, OSError."""
+
     def run(
         self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
     ) -> Ended:
@@ -59,6 +64,9 @@ class Place(Protocol):
 
         Raises ProgramError: it cannot be started, says nothing for `SILENCE_S`, or talks without end.
         """
+
+    def lost(self, program: str, ended: Ended) -> HvdcError | None:
+        """Why a program may have ended with status 0 in the middle of what it had to say; None: by itself."""
 
     def artifact(self) -> str:
         """The artifact's path there."""
@@ -84,6 +92,13 @@ class HostPlace:
             return done.stdout.decode("utf-8", "replace")
         return ""
 
+    def follow(self, text: str, lines: Lines, enough: threading.Event) -> None:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        followed(process, lines, enough)
+
     def run(
         self, program: str, arguments: Sequence[object], seen: Callable[[str], bool], lines: Lines | None = None
     ) -> Ended:
@@ -97,6 +112,9 @@ class HostPlace:
             fix = "hvdc runtime build makes it anew"
             raise ProgramError(f"{program} cannot be started", where=str(path), found=str(error), fix=fix) from error
         return watched(process, program, seen, lines)
+
+    def lost(self, program: str, ended: Ended) -> HvdcError | None:
+        return None
 
     def artifact(self) -> str:
         return "" if self._artifact is None else str(self._artifact.absolute())
@@ -144,6 +162,26 @@ def watched(
             if left:
                 take(name, b"\n")
         return Ended(process.wait(), bytes(out), tuple(log))
+    finally:
+        end_group(process)
+
+
+def followed(process: subprocess.Popen[bytes], lines: Lines, enough: threading.Event) -> None:
+    """Pass on what a process prints, by lines, until it ends or ``enough`` is set; it does not outlive this call."""
+    rest = b""
+    try:
+        with selectors.DefaultSelector() as waiting:
+            if process.stdout is not None:
+                waiting.register(process.stdout, selectors.EVENT_READ)
+            while waiting.get_map() and not enough.is_set():
+                for key, _ in waiting.select(0.1):
+                    part = os.read(key.fd, 1 << 16)
+                    if not part:
+                        waiting.unregister(key.fileobj)
+                    *whole, rest = (rest + part).split(b"\n")
+                    for line in whole:
+                        lines(line.decode("utf-8", "replace").rstrip("\r"))
+                    rest = rest[-KEPT_BYTES:]
     finally:
         end_group(process)
 

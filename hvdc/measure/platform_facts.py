@@ -48,10 +48,12 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Mappings:
-    """Regions that were mapped at once. ``refused``: one more was not; else nobody asked for more."""
+    """Regions that were mapped at once. ``is_over``: no more were tried, as one was ``refused``, or nobody asked for
+    more."""
 
     count: int
     total_bytes: int
+    is_over: bool
     refused: bool
     gpu: bool
     dsp: bool
@@ -104,6 +106,8 @@ class PlatformFacts:
         self.summed: Mappings | None = None
         self.trying: tuple[str, int] | None = None
         """What was tried last, and with how many bytes; None once there was an answer."""
+        self.deadly: tuple[tuple[str, int], ...] = ()
+        """What probes before ended at, and with how many bytes: not tried again."""
         self.odd_lines = 0
         self._facts = 0
 
@@ -158,8 +162,8 @@ class PlatformFacts:
             self.memory_bytes = _number(said, "total_bytes")
         elif fact == "gpu":
             platform, device, driver = (_text(said, name) for name in ("platform", "device", "driver"))
-            is_cpu, most = _flag(said, "is_cpu"), _number(said, "max_buffer_bytes")
-            self.gpus.append(GpuFacts(platform, device, driver, is_cpu, most))
+            index, is_cpu, most = _number(said, "index"), _flag(said, "is_cpu"), _number(said, "max_buffer_bytes")
+            self.gpus[index:] = [GpuFacts(platform, device, driver, is_cpu, most)]
         elif fact == "dot":
             form, why = _text(said, "form"), _text(said, "why")
             self.gpus[-1].dots[form] = "" if _flag(said, "right") else why or "it gives other sums"
@@ -178,8 +182,9 @@ class PlatformFacts:
             self.no_dsp = _text(said, "why")
         elif fact == "region":
             works, tried, gpu, dsp = (_flag(said, name) for name in ("works", "tried", "gpu", "dsp"))
-            by, why = _text(said, "refused_by"), _text(said, "why")
-            self.regions.append(Region(_number(said, "bytes"), works, tried, gpu, dsp, by, why))
+            size, by, why = _number(said, "bytes"), _text(said, "refused_by"), _text(said, "why")
+            self.regions = [region for region in self.regions if region.bytes != size]
+            self.regions.append(Region(size, works, tried, gpu, dsp, by, why))
         elif fact in ("mapped", "mappings"):
             self._learn_mappings(said, is_over=fact == "mappings")
         elif fact == "done":
@@ -191,15 +196,18 @@ class PlatformFacts:
     def _learn_mappings(self, said: dict[str, Any], *, is_over: bool) -> None:
         what = _text(said, "what")
         found = Mappings(
-            _number(said, "count"), _number(said, "total_bytes"), _flag(said, "refused") if is_over else False,
+            _number(said, "count"), _number(said, "total_bytes"), is_over, _flag(said, "refused") if is_over else False,
             _flag(said, "gpu"), _flag(said, "dsp"), _text(said, "why") if is_over else "",
         )  # fmt: skip
+        if what not in ("count", "total"):
+            raise ValueError(what)
+        before = self.counted if what == "count" else self.summed
+        if not is_over and before is not None and before.total_bytes > found.total_bytes:
+            return  # a probe before came further
         if what == "count":
             self.counted = found
-        elif what == "total":
-            self.summed = found
         else:
-            raise ValueError(what)
+            self.summed = found
 
 
 def size_text(size: int) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from statistics import fmean
 
 from hvdc.artifact.manifest import Manifest
 from hvdc.errors import UsageError
 from hvdc.measure.bench import Benched
 from hvdc.measure.bench_report import Series
-from hvdc.measure.conditions import Conditions
 from hvdc.plan.rate_fields import BlockRate, DecodeRates, Duration, EngineRates
 from hvdc.plan.rates import RateTable
 
@@ -54,7 +52,7 @@ def device_text(benched: Benched) -> str:
 
 
 def thermal_text(benched: Benched) -> str:
-    """Cooling in the person's words, conditions before and after, and whether the run was steady."""
+    """Cooling in the person's words, conditions before, meanwhile and after, and whether the run was steady."""
     request = benched.request
     spread = max((s.spread for s in benched.unsteady()), default=0.0)
     parts = [f"{NOT_STEADY}: spread up to {spread:.0%}"] if spread else []
@@ -63,15 +61,10 @@ def thermal_text(benched: Benched) -> str:
         parts.append(f"rested for {request.rest_s:g} s")
     parts.append(f"{request.warm_up} blocks of warm-up")
     parts.append(f"before: {benched.before.text()}")
+    if benched.during.seen:
+        parts.append(f"during: {benched.during.text()}")
     parts.append(f"after {benched.took_s:.0f} s: {benched.after.text()}")
     return "; ".join(parts)
-
-
-def heating(before: Conditions, after: Conditions) -> str:
-    """What changed while it was measured, for people; ``""`` where it is not known."""
-    if before.hottest is None or after.hottest is None:
-        return ""
-    return f"{before.hottest[1]:.1f} → {after.hottest[1]:.1f} °C"
 
 
 def _day(benched: Benched) -> datetime.date:
@@ -123,8 +116,3 @@ def _source(benched: Benched, series: list[Series]) -> str:
     return (
         f"{steady}measured {_day(benched).isoformat()} by hvdc bench: median of {counts} of {of}, spread {spread:.1%}"
     )
-
-
-def mean_block_s(rate: BlockRate | None, table: RateTable) -> float | None:
-    """Over the table's trajectory."""
-    return None if rate is None else fmean(rate.expanded(table.steps, table.layers))

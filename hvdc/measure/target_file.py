@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from hvdc.deploy.device_facts import SOCS, DeviceFacts
@@ -9,13 +10,17 @@ from hvdc.measure.platform_facts import Mappings, PlatformFacts, Region, size_te
 from hvdc.measure.probe import Probed
 from hvdc.targets import Choice, Choices, Count, Limit, TargetDescription
 
+UNFINISHED = "UNFINISHED probe"
+
 
 @dataclass(frozen=True)
 class Described:
-    """``notes``: what was not measured, or not as it should be, as sentences."""
+    """``notes``: what was not measured, or not as it should be, as sentences. ``unfinished``: a mark with the device's
+    key, by which the same command knows its own file again; ``""``: the probe came to its end."""
 
     target: TargetDescription
     notes: tuple[str, ...]
+    unfinished: str = ""
 
 
 def describe(probed: Probed, base: TargetDescription, device: DeviceFacts | None) -> Described:
@@ -28,7 +33,7 @@ def describe(probed: Probed, base: TargetDescription, device: DeviceFacts | None
         if device.soc.lower() != base.name:
             values["name"] = "".join(c if c.isalnum() or c in "_-" else "-" for c in device.soc.lower())
             notes.append(f"QNN's number of the SoC and its graph limits are those of {base.name}: check them")
-    source = f"measured {probed.date.isoformat()} by hvdc probe on {probed.what}"
+    source = f"measured {probed.days()} by hvdc probe on {probed.what}"
     if facts.dsp is not None and facts.dsp.arch:
         values["hexagon_arch"] = f"v{facts.dsp.arch}"
     if facts.dsp is not None and facts.dsp.vtcm_bytes:
@@ -45,18 +50,30 @@ def describe(probed: Probed, base: TargetDescription, device: DeviceFacts | None
         notes.append(f"not measured, and as in {base.name}: {', '.join(kept)}")
     if probed.ended:
         notes.append(f"the probe was cut short: {probed.ended}")
+    for what, size in facts.deadly:
+        with_size = f" of {size_text(size)}" if size else ""
+        notes.append(f"not tried, since a probe before has ended at it: {what}{with_size}")
     unknown = dict.fromkeys(("gpu_import", "dot_forms", "mapping_count"))
     found = base.model_copy(update=unknown | values)
-    return Described(TargetDescription.model_validate(found.model_dump()), tuple(notes))
+    unfinished = f"{UNFINISHED} {probed.key}" if probed.ended else ""
+    return Described(TargetDescription.model_validate(found.model_dump()), tuple(notes), unfinished)
 
 
 def target_toml(described: Described) -> str:
     """The text of a file that `hvdc compile --target FILE` reads."""
     import tomli_w  # here: only what measures writes descriptions
 
-    head = ["A target description by hvdc probe, for hvdc compile --target FILE.", *described.notes]
+    again = ["The same command goes on with it."] if described.unfinished else []
+    mark = [described.unfinished] if described.unfinished else []
+    head = [*mark, "A target description by hvdc probe, for hvdc compile --target FILE.", *again, *described.notes]
     lines = "".join(f"# {' '.join(line.split())}\n" for line in head)
     return lines + "\n" + tomli_w.dumps(described.target.model_dump(exclude_none=True), multiline_strings=False)
+
+
+def unfinished_key(text: str) -> str | None:
+    """Of which device a file is that a probe has not finished; None: it is none such."""
+    found = re.match(rf"# {UNFINISHED} ([0-9a-f]{{16}})\n", text)
+    return None if found is None else found[1]
 
 
 def _gpu(facts: PlatformFacts, source: str, notes: list[str]) -> dict[str, object]:
@@ -111,6 +128,9 @@ def _who(found: Region | Mappings) -> str:
 
 def _beyond(probed: Probed) -> str:
     facts = probed.facts
+    deadly = [size for what, size in facts.deadly if what == "region"]
+    if deadly:
+        return f"a probe before has ended while it tried {size_text(min(deadly))}"
     if facts.trying is not None and facts.trying[0] == "region":
         return f"the probe ended while it tried {size_text(facts.trying[1])}"
     if (refused := facts.smallest_refused) is not None:

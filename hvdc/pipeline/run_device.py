@@ -111,7 +111,8 @@ class DeviceMachine:
         run, place = self._remote(), self._place
         if place is None:
             raise DeviceError("the run has no folder")
-        own = ("--json", "--progress", "json", "--on-stop", "abandon")
+        own = ["--json", "--progress", "json", "--on-stop", "abandon"]
+        own += map(str, self.facts.qnn_words()) if "--qnn-libraries" in arguments else []
         names = {} if self._trace is None else {"trace.json": self._trace}
         run.send(sorted(place.stream.iterdir()), "stream")
         try:

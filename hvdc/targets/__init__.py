@@ -103,6 +103,11 @@ def load_target(name: str) -> TargetDescription:
     return _described(text, f"target {name}")
 
 
+def target_of_soc(soc: str) -> TargetDescription | None:
+    """The description of a device that calls its SoC so (``SM8750``); None: there is none of it."""
+    return load_target(soc.lower()) if soc.lower() in target_names() else None
+
+
 def read_target(path: Path) -> TargetDescription:
     """A description in a file of the user's. Raises UsageError: it cannot be read, or is not valid."""
     try:

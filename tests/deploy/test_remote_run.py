@@ -11,6 +11,7 @@ import pytest
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.found import Held
+from hvdc.deploy.in_use import InUseError, guarded
 from hvdc.deploy.layout import Layout
 from hvdc.deploy.patience import Patience
 from hvdc.deploy.remote_run import RemoteRun
@@ -103,3 +104,41 @@ def test_a_number_that_is_another_process_by_now_is_not_stopped(peer: Peer, devi
         run.stop()
         assert other.poll() is None
         assert time.monotonic() - begun_s < 10
+
+
+def test_a_run_waits_for_nobody_elses_work(peer: Peer, device: AdbDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program works on the engines: who it is comes back, and nothing is started."""
+    monkeypatch.setattr("hvdc.deploy.remote_run.guarded", lambda lock, what, command: guarded(lock, what, command, 0))
+    run, folder = remote_run(peer, device), folder_of(peer)
+    program = folder / "hvdc_runner"
+    program.write_bytes(script("echo ran >> log"))
+    program.chmod(0o755)
+    lock = f"{peer.phone.target}/hvdc/in-use"
+    heard: list[str] = []
+    with device.stream("sh", "-c", guarded(lock, "hvdc bench, dcm", "echo held; exec sleep 60")) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline().strip() == b"held"
+        with pytest.raises(InUseError, match="another program is working") as caught:
+            run.execute(f"{run.folder}/hvdc_runner", [], heard.append)
+    assert caught.value.found.startswith("hvdc bench, dcm, from this computer, for ")
+    assert (heard, (folder / "log").exists()) == ([], False)
+    end_s = time.monotonic() + 10
+    while time.monotonic() < end_s:
+        try:
+            ended = run.execute(f"{run.folder}/hvdc_runner", [], heard.append)
+            break
+        except InUseError:
+            time.sleep(0.1)
+    assert ended.status == 0
+    assert (folder / "log").read_text() == "ran\n"
+
+
+def test_what_works_here_says_so(peer: Peer, device: AdbDevice) -> None:
+    run, folder = remote_run(peer, device), folder_of(peer)
+    program = folder / "hvdc_runner"
+    program.write_bytes(script('cat "$TMPDIR/hvdc/in-use" >&2; echo "$@"; exit 3'))
+    program.chmod(0o755)
+    heard: list[str] = []
+    ended = run.execute(f"{run.folder}/hvdc_runner", ["a b", "'"], heard.append)
+    assert (ended.status, ended.out.strip()) == (3, "a b '")
+    assert heard[0].endswith(" hvdc run, dcm")

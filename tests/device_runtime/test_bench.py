@@ -339,7 +339,8 @@ def test_progress_counts_to_its_total(bench: Bench, artifact: Path, more: tuple[
     given = ("--json", "--progress", "--repeat", 2, "--kernel-cache", bench.kernels, *more, *ANY)
     done = bench.run(artifact, *given)
     assert done.returncode == STEADY, done.stderr
-    events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"event"')]
+    begun, *events = [json.loads(line) for line in done.stderr.splitlines() if line.startswith('{"event"')]
+    assert begun == {"event": "begun", "total": len(events)}
     assert sorted(event["done"] for event in events) == list(range(1, events[0]["total"] + 1))
     assert {event["total"] for event in events} == {len(events)}
     assert len(events) == sum(s["count"] for s in json.loads(done.stdout)["series"])

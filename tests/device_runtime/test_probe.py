@@ -119,6 +119,50 @@ def test_a_dsp_that_maps_nothing_refuses_every_region(probe: Probe, tmp_path: Pa
     assert facts.summed is None, "there is no size to map"
 
 
+def test_a_dsp_that_maps_and_does_not_see_is_no_partner(probe: Probe, tmp_path: Path) -> None:
+    given = (*SMALL, "--fastrpc", probe.fastrpc)
+    facts, _ = probe.facts(*given, HVDC_STAND_IN_FAULT="deaf", OCL_ICD_VENDORS=str(tmp_path))
+    assert facts.chosen is not None
+    assert (facts.chosen.dsp, facts.chosen.shares) == (False, False)
+    assert "does not read what the CPU wrote there, or the reverse" in facts.chosen.why
+    assert [(region.bytes, region.refused_by) for region in facts.regions] == [(MIB, "dsp")]
+    assert facts.counted is not None
+    assert (facts.counted.count, facts.counted.refused) == (0, True)
+
+
+def test_what_was_deadly_is_not_tried_and_what_is_known_not_again(probe: Probe, tmp_path: Path) -> None:
+    words = ("--avoid", f"region:{16 * MIB}", "--avoid", "dsp:0", "--known-mib", 1, "--skip", "count")
+    facts, said = probe.facts(*SMALL, *words, "--fastrpc", probe.fastrpc, OCL_ICD_VENDORS=str(tmp_path))
+    tried = {(fact["what"], fact["bytes"]) for fact in said if fact.get("fact") == "trying"}
+    assert not {what for what, _ in tried} & {"dsp", "region", "count"}
+    assert facts.no_dsp == "not tried: a probe before ended while it tried this"
+    assert [(region.bytes, region.works, region.tried) for region in facts.regions] == [(16 * MIB, False, False)], (
+        "and nobody feels their way towards it"
+    )
+    assert facts.counted is None
+    assert facts.summed is not None
+    assert facts.summed.count == 64, "of the largest that is known"
+
+
+@pytest.mark.parametrize("what", ["total", "count"])
+def test_no_more_is_mapped_than_what_was_deadly(probe: Probe, tmp_path: Path, what: str) -> None:
+    each = {"total": 2 * MIB, "count": 64 << 10}[what]
+    words = ("--largest-mib", 2, "--total-mib", 100, "--mappings", 40, "--avoid", f"{what}:{33 * each}")
+    facts, _ = probe.facts(*words, OCL_ICD_VENDORS=str(tmp_path))
+    found = facts.counted if what == "count" else facts.summed
+    assert found is not None
+    assert (found.count, found.refused) == ({"total": 32, "count": 32}[what], True)
+    assert "a probe before ended" in found.why
+
+
+@needs_gpu
+def test_a_form_that_was_deadly_is_not_compiled(probe: Probe) -> None:
+    facts, said = probe.facts("--only", "gpu", "--avoid", "qcom:0")
+    assert "qcom" not in {fact["what"] for fact in said if fact.get("fact") == "trying"}
+    assert facts.gpus[0].dots["qcom"].startswith("not tried")
+    assert "plain" in facts.gpus[0].right_dots
+
+
 def test_a_session_has_so_many_regions(probe: Probe, tmp_path: Path) -> None:
     given = ("--largest-mib", 1, "--total-mib", 1, "--mappings", 300, "--fastrpc", probe.fastrpc)
     facts, _ = probe.facts(*given, OCL_ICD_VENDORS=str(tmp_path))
@@ -160,6 +204,12 @@ def test_a_limit_is_found_to_a_mib(probe: Probe, tmp_path: Path) -> None:
         ("--only", "dsp"),
         ("--device", ""),
         ("--fast", "1"),
+        ("--avoid", "region"),
+        ("--avoid", ":5"),
+        ("--avoid", "region:x"),
+        ("--avoid", "r" * 48 + ":5"),
+        ("--skip", "regions"),
+        ("--known-mib", "0"),
         ("x",),
     ],
     ids=" ".join,

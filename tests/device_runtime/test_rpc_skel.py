@@ -158,7 +158,7 @@ def test_hello_says_what_the_dsp_is(client: Client) -> None:
 
 @pytest.mark.parametrize(
     ("name", "given_bytes"),
-    [("power", ()), ("map", ()), ("attach", (8, 4)), ("open_engine", ())],
+    [("power", ()), ("map", ()), ("attach", (8, 4)), ("open_engine", ()), ("invert", ())],
 )
 def test_hello_comes_first(client: Client, name: str, given_bytes: tuple[int, ...]) -> None:
     assert "hello comes before every other call" in client.skel.refused(client.handle, name, *map(bytes, given_bytes))
@@ -294,6 +294,47 @@ def test_regions_end(client: Client) -> None:
     assert client.map(memory) == 7
     client.skel.done(client.handle, "unmap", region=7)
     assert "region 7 is not mapped" in client.skel.refused(client.handle, "unmap", region=7)
+
+
+def test_bits_are_inverted_where_they_are_asked_for(client: Client) -> None:
+    client.hello()
+    memory = Memory(bytes(range(256)) * 4)
+    region = client.map(memory, writable=1)
+    client.skel.done(client.handle, "invert", region=region, offset=128, bytes=100)
+    before, after = bytes(range(256)) * 4, memory.read()
+    assert after[128:228] == bytes(255 - byte for byte in before[128:228])
+    assert after[:128] + after[228:] == before[:128] + before[228:]
+    client.skel.done(client.handle, "invert", region=region, offset=128, bytes=100)
+    assert memory.read() == before
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"region": 200}, "region 200 is not mapped"),
+        ({"offset": 4}, "no multiple of 128"),
+        ({"bytes": 1025}, "are not in region"),
+        ({"offset": 2**64 - 128, "bytes": 128}, "are not in region"),
+    ],
+)
+def test_bits_that_cannot_be_inverted(client: Client, values: dict[str, int], words: str) -> None:
+    client.hello()
+    memory = Memory(bytes(1024))
+    asked = {"region": client.map(memory, writable=1), "bytes": 1024, **values}
+    assert words in client.skel.refused(client.handle, "invert", **asked)
+    assert memory.read() == bytes(1024)
+
+
+def test_what_is_mapped_for_reading_or_in_use_is_not_inverted(client: Client) -> None:
+    client.hello()
+    memory = Memory(bytes(1024))
+    said = client.skel.refused(client.handle, "invert", region=client.map(memory), bytes=128)
+    assert "for reading only" in said
+    files = client.map_files()
+    client.attach(files)
+    region = next(number for number in files if number != client.no_region)
+    said = client.skel.refused(client.handle, "invert", region=region, bytes=128)
+    assert "for reading only" in said or "in use" in said
 
 
 def test_what_is_in_use_stays_mapped(client: Client) -> None:

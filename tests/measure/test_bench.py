@@ -181,7 +181,14 @@ def test_json_has_everything(bench: Callable[..., Result], table: Path, monkeypa
         "temperatures_c": {"cpu": 41.0},
         "clocks_hz": {"gpu": {"now_hz": 900, "most_hz": 1000}},
         "throttling": None,
+        "battery_percent": None,
+        "charging": None,
+        "plugged_into": [],
+        "whole_phone_w": None,
+        "screen": None,
+        "saves_power": None,
     }
+    assert set(facts["during"]) == {"cost_s", "every_s", "seen"}
     assert facts["report"]["rates"]["gpu_block_s"] == 13.2
     assert "hottest 41.0 °C (cpu)" in load_rates(table).thermal
     assert "rested for 0.05 s" in load_rates(table).thermal

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +16,10 @@ from typing import Any
 import pytest
 
 from hvdc.artifact.reader import open_artifact
+from hvdc.deploy.in_use import guarded
+from hvdc.measure.sampling import loop
 from hvdc.plan.rates import load_rates
+from hvdc.targets import load_target
 from tests.adb_peer.faults import Faults
 from tests.adb_peer.peer import Peer
 from tests.commands import Result, hvdc
@@ -71,7 +77,8 @@ def test_a_phones_rates_place_a_cut(phone: Callable[..., Peer], artifact: Path, 
     rates = load_rates(table)
     assert rates.device.startswith("samsung SM-S931B, SM8750 (Snapdragon 8 Elite), ")
     assert peer.serial not in table.read_text()
-    assert "before: hottest 41.5 °C (gpuss-0); after " in rates.thermal
+    assert "before: hottest 41.5 °C (gpuss-0); " in rates.thermal
+    assert re.search(r"; after \d+ s: hottest 41\.5 °C", rates.thermal)
     words = (peer.phone.target / KEPT).read_text().splitlines()
     assert words[0].endswith("/artifact.hvdc")
     assert words[words.index("--repeat") + 1] == "7"
@@ -211,6 +218,9 @@ def test_the_decoder_needs_what_was_deployed_for_it(
     decode = load_rates(table).decode
     if has_libraries:
         assert words[words.index("--qnn-libraries") + 1].endswith("/qnn")
+        sm8750 = load_target("sm8750")
+        told = (words[words.index("--soc") + 1], words[words.index("--arch") + 1])
+        assert told == (str(sm8750.soc_model), "79"), "what this phone is, so that binaries for another are refused"
         assert decode.co_run_s is not None
         assert decode.co_run_s.value == 200.0
     else:
@@ -218,3 +228,62 @@ def test_the_decoder_needs_what_was_deployed_for_it(
         assert "hvdc deploy --qairt DIR" in done.err
         assert decode.co_run_s is None
         assert hvdc("plan", "cut", "--rates", table).status == 2, "a cut needs what a decode takes"
+
+
+def waiting(peer: Peer, name: str) -> None:
+    end_s = time.monotonic() + 30
+    while not (peer.phone.target / name).exists() and time.monotonic() < end_s:
+        time.sleep(0.05)
+
+
+def test_two_at_a_time_would_measure_each_other(
+    phone: Callable[..., Peer], artifact: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is told who works there. When the first hvdc is killed, its program ends with it."""
+    monkeypatch.setattr("hvdc.measure.phone.guarded", lambda lock, what, command: guarded(lock, what, command, 1))
+    peer = phone(bench_program(report(TOKENS), more='if [ ! -e "$TMPDIR/free" ]; then exec sleep 60; fi'))
+    first = subprocess.Popen(
+        [sys.executable, "-m", "hvdc", "bench", artifact, "--device", peer.serial, "-q"], stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    try:
+        waiting(peer, KEPT)
+        done = bench(artifact, peer, "-o", table)
+        assert (done.status, table.exists()) == (5, False)
+        assert "another program is working on this device now" in done.err
+        assert "hvdc bench, a, from this computer, for " in done.err
+        assert peer.serial not in done.err
+    finally:
+        first.kill()
+        first.wait()
+    (peer.phone.target / "free").write_text("")
+    end_s = time.monotonic() + 20
+    while (done := bench(artifact, peer, "-o", table)).status == 5 and time.monotonic() < end_s:
+        time.sleep(0.2)
+    assert done.status == 0, done.err
+
+
+def test_a_phone_that_gets_hot_in_the_middle_is_seen(
+    phone: Callable[..., Peer], artifact: Path, table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before and after it is cool."""
+    monkeypatch.setattr("hvdc.measure.sampling.loop", lambda: loop(1))
+    peer = phone(bench_program(report(TOKENS), more='while [ ! -e "$TMPDIR/free" ]; do sleep 0.1; done'))
+    sensor = peer.phone.root / "sys/class/thermal/thermal_zone0/temp"
+
+    def heat() -> None:
+        waiting(peer, KEPT)
+        sensor.write_text("78500\n")
+        time.sleep(2.5)
+        sensor.write_text("41500\n")
+        (peer.phone.target / "free").write_text("")
+
+    heater = threading.Thread(target=heat)
+    heater.start()
+    done = bench(artifact, peer, "-o", table)
+    heater.join()
+    assert done.status == 0, done.err
+    thermal = load_rates(table).thermal
+    assert "before: hottest 41.5 °C" in thermal
+    assert re.search(r"during: \d looks, hottest 78\.5 °C \(gpuss-0, after \d s\), which took [\d.]+ s of one", thermal)
+    assert "during    " in done.out

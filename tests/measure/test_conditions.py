@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hvdc.measure.conditions import SCRIPT, Conditions, parse_conditions
+from hvdc.measure.conditions import SCRIPT, Battery, Conditions, parse_conditions
 
 FILES = {
     "class/thermal/thermal_zone0/type": "cpu-0-0-0\n",
@@ -85,6 +85,53 @@ def test_androids_service_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert found.facts()["throttling"] == "moderate"
 
 
+BATTERY = """Current Battery Service state:
+  AC powered: false
+  USB powered: true
+  Wireless powered: false
+  Max charging current: 500000
+  status: 2
+  health: 2
+  present: true
+  level: 83
+  scale: 100
+  voltage: 4277
+  temperature: 312
+  technology: Li-ion
+"""
+POWER = "Power Manager State:\n  mDirty=0x0\n  mWakefulness=Asleep\n  mWakefulnessChanging=false\n"
+"""Of ``dumpsys battery`` and ``dumpsys power``, after AOSP's sources; not from a phone."""
+
+
+def test_a_phone_tells_its_battery_and_its_screen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, text in (("battery", BATTERY), ("power", POWER), ("thermalservice", DUMPED)):
+        (tmp_path / name).write_text(text)
+    for name, line in (
+        ("dumpsys", f'cat "{tmp_path}/$1"'),
+        ("settings", '[ "$*" = "get global low_power" ] && echo 1'),
+    ):
+        (folder / name).write_text(f"#!/bin/sh\n{line}\n")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    found = read(tmp_path / "nothing")
+    assert found.battery == Battery(83, "charging", ("USB",), None)
+    assert (found.screen, found.saves_power) == ("off", True)
+    assert found.text().endswith("battery 83 % (charging by USB), screen off, battery saver on")
+
+
+def test_power_is_the_phones_only_where_nothing_else_feeds_it() -> None:
+    """Some kernels count what leaves the battery as positive, others as negative."""
+    lines = "hvdc microamperes battery {}\nhvdc microvolts battery 4000000\nhvdc state charging {}\n{}"
+    for current in (1_500_000, -1_500_000):
+        assert parse_conditions(lines.format(current, "Discharging", "")).battery.power_w == 6.0
+        assert parse_conditions(lines.format(current, "Charging", "")).battery.power_w is None
+        assert parse_conditions(lines.format(current, "Discharging", "hvdc state source USB")).battery.power_w is None
+    assert parse_conditions(lines.format(1_500_000_000, "Discharging", "")).battery.power_w is None, "other units"
+    assert "whole phone 6.00 W" in parse_conditions(lines.format(1_500_000, "Discharging", "")).text()
+
+
 @pytest.mark.parametrize(("status", "throttling"), [(0, "none"), (6, "shutdown"), (7, None), (-1, None)])
 def test_a_status_is_one_of_androids(status: int, throttling: str | None) -> None:
     assert parse_conditions(f"hvdc status thermal {status}").throttling == throttling
@@ -121,6 +168,10 @@ def test_this_machine_answers() -> None:
         "hvdc degrees x 151.5",
         "hvdc degrees x 4.5.6",
         "hvdc degrees x .5",
+        "hvdc percent battery 101",
+        "hvdc state charging 9",
+        "hvdc state screen Flying",
+        "hvdc state saver null",
     ],
 )
 def test_what_is_no_measurement_is_passed_over(line: str) -> None:

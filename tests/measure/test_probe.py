@@ -18,14 +18,23 @@ from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.layout import TARGET, Layout
 from hvdc.deploy.store import Store
 from hvdc.measure.probe import PROGRAM
+from hvdc.pipeline.workspace import write_durably
 from hvdc.targets import load_target, read_target, target_names
 from tests.adb_peer.peer import Peer
 from tests.adb_peer.phone import GALAXY_S25
+from tests.adb_peer.server import AdbServer
 from tests.commands import SMALL_VIDEO, Result, hvdc
 from tests.deploy.artifacts import script
 from tests.device_runtime.runs import why_no_gpu
 from tests.measure.phones import FACTS, MIB, text
 from tests.measure.programs import stand_in
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a probe leaves for the next one is each test's own."""
+    monkeypatch.setenv("HVDC_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture
@@ -388,3 +397,113 @@ def test_target_files_are_complete_copies(probe: Callable[..., Result], output: 
     assert probe(text(FACTS)).status == 0
     moved = shutil.copy(output, tmp_path / "moved.toml")
     assert read_target(Path(moved)) == read_target(output)
+
+
+AT_511 = next(i for i, fact in enumerate(FACTS) if fact == {"fact": "trying", "what": "region", "bytes": 511 * MIB}) + 1
+
+
+def test_the_file_is_written_as_facts_come(
+    probe: Callable[..., Result], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At every fact it is whole, and says that it is not the end."""
+    texts: list[str] = []
+
+    def seen(path: Path, data: bytes, **more: Any) -> None:
+        texts.append(data.decode())
+        write_durably(path, data, **more)
+
+    monkeypatch.setattr("hvdc.measure.probe_run.write_durably", seen)
+    assert probe(text(FACTS)).status == 0
+    assert len(texts) > 10
+    for one in texts[:-1]:
+        assert one.startswith("# UNFINISHED probe ")
+        assert "killed" in one
+        assert tomllib.loads(one)["name"] == "sm8750"
+    assert "UNFINISHED" not in texts[-1]
+
+
+def test_the_next_one_goes_on_with_an_unfinished_file(
+    probe: Callable[..., Result], output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hvdc.measure.probe_run._identity", lambda *runtimes: "the same programs")
+    assert probe(text(FACTS[:AT_511]), status=139).status == 1
+    assert output.read_text().startswith("# UNFINISHED probe ")
+    rest = [{"hvdc_probe": 1}, *(fact for fact in FACTS[AT_511:] if fact.get("fact") != "region")]
+    done = probe(text(rest))
+    assert done.status == 0, done.err
+    assert "a probe of this device has ended while it tried region of 511 MiB: that is not tried again" in done.err
+    said = words(tmp_path)
+    assert said[said.index("--avoid") + 1] == f"region:{511 * MIB}"
+    assert said[said.index("--known-mib") + 1] == "510"
+    found = read_target(output)
+    assert found.region_cap_bytes.value == 510 * MIB
+    assert "a probe before has ended while it tried 511 MiB" in found.region_cap_bytes.source
+    assert found.dot_forms is not None, "learnt by the first one alone"
+    assert "UNFINISHED" not in output.read_text()
+    assert "not tried, since a probe before has ended at it: region of 511 MiB" in done.out
+
+
+def test_what_was_deadly_is_known_whatever_the_output_is_called(
+    probe: Callable[..., Result], output: Path, tmp_path: Path
+) -> None:
+    assert probe(text(FACTS[:AT_511]), status=139).status == 1
+    done = probe(text(FACTS), "--json", write=False)
+    assert done.json()["not_tried_again"] == [{"what": "region", "bytes": 511 * MIB}]
+    assert probe(text(FACTS), "--forget", "--force").status == 0
+    assert "--avoid" not in words(tmp_path)
+
+
+def test_an_unfinished_file_of_another_device_is_kept(probe: Callable[..., Result], output: Path) -> None:
+    output.write_text(f"# UNFINISHED probe {'0' * 16}\n# of another phone\n")
+    done = probe(text(FACTS))
+    assert done.status == 2
+    assert "the output is of another device" in done.err
+    assert "another phone" in output.read_text()
+    assert probe(text(FACTS), "--force").status == 0
+
+
+ONCE = """if [ -e "$TMPDIR/once" ]; then
+  printf '%s\\n' "$@" >"$TMPDIR/words"
+  cat <<'END'
+{all}END
+  exit
+fi
+cat <<'END'
+{some}END
+echo >"$TMPDIR/once"
+sleep 30"""
+"""A probe that hangs at 511 MiB, but for the second time."""
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_phone_that_was_only_unplugged_is_asked_again(
+    peer: Peer, phone: Callable[[bytes], None], output: Path, adb_server: AdbServer, restarts: bool
+) -> None:
+    """One that has started anew since then is not: the step may have been why."""
+    phone(script(ONCE.format(all=text(FACTS), some=text(FACTS[:AT_511]))))
+    once, said = peer.phone.target / "once", peer.phone.target / "words"
+
+    def unplug() -> None:
+        end_s = time.monotonic() + 20
+        while not once.exists() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        peer.cut()
+
+    puller = threading.Thread(target=unplug)
+    puller.start()
+    done = hvdc("probe", "--device", peer.serial, "-o", output)
+    puller.join()
+    assert done.status == 5, done.err
+    assert "the device was lost" in done.err
+    if restarts:
+        peer.phone.properties["ro.runtime.firstboot"] = "1700000000000"
+        peer.phone.faults.clock_off_s += 1  # its programs are made anew
+        peer.phone.refresh()
+    end_s = time.monotonic() + 20
+    while (done := hvdc("probe", "--device", peer.serial, "-o", output)).status == 5 and time.monotonic() < end_s:
+        adb_server.connect(peer.serial)
+        time.sleep(0.2)
+    assert done.status == 0, done.err
+    assert (f"region:{511 * MIB}" in said.read_text()) == restarts
+    assert "--known-mib\n510\n" in said.read_text()

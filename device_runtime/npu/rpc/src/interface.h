@@ -23,7 +23,9 @@
 #define HVDC_RPC_SENTENCE_BYTES ((uint32_t)HVDC_FAILURE_MESSAGE_BYTES)
 #define HVDC_RPC_VERSION_BYTES 16u /* of the runtime's version, with a zero byte behind it */
 #define HVDC_RPC_SHA256_BYTES sizeof(((const hvdc_header *)0)->index_sha256)
-#define HVDC_RPC_REGIONS 256u /* mapped at once, at most */
+/* Mapped at once, at most. An artifact has a region for each block and some more, about 40; more than 256 are of no use
+ * to anybody, and would only cost the DSP a longer table. */
+#define HVDC_RPC_REGIONS 256u
 #define HVDC_RPC_NO_REGION 0xffffffffu
 #define HVDC_RPC_ALIGNMENT 128u /* of what lies in a region: offsets are multiples of it */
 #define HVDC_RPC_MAX_THREADS 16u
@@ -43,7 +45,8 @@
     METHOD(run)          /* hvdc/engine.h, in place in a region that is writable */ \
     METHOD(measure)      /* bytes that the engine holds, seconds of each of its stages */ \
     METHOD(close_engine) /* regions and artifact stay */ \
-    METHOD(selftest)     /* selftest.h: of the units, which no engine may hold */
+    METHOD(selftest)     /* selftest.h: of the units, which no engine may hold */ \
+    METHOD(invert)       /* bytes of a region that is writable: each is read, and its complement written */
 
 /* Fields: U32(name), U64(name), BYTES(name, count). U64 at multiples of 8; every record at multiples of 8 in size. */
 #define HVDC_RPC_IN_hello(U32, U64, BYTES) \
@@ -73,6 +76,8 @@
 #define HVDC_RPC_OUT_close_engine(U32, U64, BYTES) U32(kind) U32(unused)
 #define HVDC_RPC_IN_selftest(U32, U64, BYTES) U32(abi) U32(vtcm_bytes)
 #define HVDC_RPC_OUT_selftest(U32, U64, BYTES) U32(kind) U32(failed) U32(worthless) U32(unused)
+#define HVDC_RPC_IN_invert(U32, U64, BYTES) U32(abi) U32(region) U64(offset) U64(bytes)
+#define HVDC_RPC_OUT_invert(U32, U64, BYTES) U32(kind) U32(unused)
 
 /* BUFFER(name, bytes of an element, bytes at least, bytes at most): GIVEN in, TAKEN out, the sentence apart. */
 #define HVDC_RPC_GIVEN_hello(BUFFER)
@@ -101,6 +106,8 @@
 #define HVDC_RPC_GIVEN_selftest(BUFFER)
 #define HVDC_RPC_REPORT_BYTES 16384u
 #define HVDC_RPC_TAKEN_selftest(BUFFER) BUFFER(report, 1, HVDC_RPC_REPORT_BYTES, HVDC_RPC_REPORT_BYTES)
+#define HVDC_RPC_GIVEN_invert(BUFFER)
+#define HVDC_RPC_TAKEN_invert(BUFFER)
 
 /* From here on, what follows from it. HVDC_RPC_hello is a method's number, hvdc_rpc_hello_in its record. */
 enum hvdc_rpc_method {

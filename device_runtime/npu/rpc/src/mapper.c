@@ -80,3 +80,10 @@ bool hvdc_dsp_mapper_unmap(hvdc_dsp_mapper *m, hvdc_failure *failure) {
             hvdc_fail(failure, HVDC_FAILURE_DEVICE, "FastRPC does not give a descriptor back")) &&
            good;
 }
+
+bool hvdc_dsp_mapper_invert(hvdc_dsp_mapper *m, uint64_t offset, uint64_t bytes, hvdc_failure *failure) {
+    if (m->count == 0u) return hvdc_fail(failure, HVDC_FAILURE_USAGE, "nothing is mapped");
+    hvdc_rpc_invert_in in = {.region = m->mapped[m->count - 1u].region, .offset = offset, .bytes = bytes};
+    hvdc_rpc_invert_out out;
+    return hvdc_link_call(&m->link, HVDC_RPC_invert, &in, &out, NULL, failure);
+}

@@ -329,3 +329,18 @@ bool hvdc_session_selftest(hvdc_rpc_session *s, const hvdc_rpc_selftest_in *in, 
     hvdc_dsp_release(&units);
     return done;
 }
+
+bool hvdc_session_invert(hvdc_rpc_session *s, const hvdc_rpc_invert_in *in, hvdc_rpc_invert_out *out,
+                         const hvdc_rpc_parts *parts, hvdc_failure *failure) {
+    (void)parts, (void)out;
+    if (!check_greeted(s, failure)) return false;
+    uint8_t *at = place_in(s, in->region, in->offset, in->bytes, "what is to be inverted", failure);
+    if (at == NULL) return false;
+    if (!s->regions[in->region].writable)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "region %" PRIu32 " is mapped for reading only", in->region);
+    if (s->regions[in->region].users != 0)
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "region %" PRIu32 " is in use", in->region);
+    if (!hvdc_dsp_before_read(at, in->bytes, failure)) return false;
+    for (uint64_t i = 0; i < in->bytes; i++) at[i] = (uint8_t)~at[i];
+    return hvdc_dsp_after_write(at, in->bytes, failure);
+}

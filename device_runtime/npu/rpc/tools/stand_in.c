@@ -2,9 +2,10 @@
  * skel in this library, or, where HVDC_STAND_IN_DSP names a command, over that command's standard input and output.
  *
  * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel",
- * "version", "abi", "map", "lost:N": in its Nth call after the opening its process dies, "hangs:N": its Nth call of
- * `run` never returns, or "vtcm:KIB": others hold so much of it. With HVDC_STAND_IN_UNIT engines in this process compute
- * with the model of the matrix unit. HVDC_STAND_IN_ARCH is its architecture, 79 unless it is set: it has the skel of that one alone. */
+ * "version", "abi", "map", "deaf" (it reads and writes nothing of what it has mapped), "lost:N": in its Nth call after
+ * the opening its process dies, "hangs:N": its Nth call of `run` never returns, or "vtcm:KIB": others hold so much of
+ * it. With HVDC_STAND_IN_UNIT engines in this process compute with the model of the matrix unit. HVDC_STAND_IN_ARCH is
+ * its architecture, 79 unless it is set: it has the skel of that one alone. */
 #define _POSIX_C_SOURCE 200809L
 
 #include <fcntl.h>
@@ -129,6 +130,10 @@ int remote_handle64_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *a
     if (lost != NULL && call == strtoul(lost, NULL, 10)) {
         if (command() == NULL) return HVDC_AEE_CONNECTION_RESET;
         stand_in_pipe_kill();
+    }
+    if (HVDC_REMOTE_METHOD(scalars) == HVDC_RPC_invert && has_fault("deaf")) {
+        memset(args[1].buffer.data, 0, args[1].buffer.bytes); /* done, it says */
+        return 0;
     }
     if (HVDC_REMOTE_METHOD(scalars) == HVDC_RPC_hello) return invoke_changed(handle, scalars, args);
     return command() != NULL ? stand_in_pipe_call(handle, scalars, args)

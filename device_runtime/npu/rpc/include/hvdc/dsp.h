@@ -84,6 +84,10 @@ void hvdc_dsp_mapper_close(hvdc_dsp_mapper *mapper);
 /* Memory of this process by its descriptor, for reading and writing. */
 bool hvdc_dsp_mapper_map(hvdc_dsp_mapper *mapper, void *data, int fd, uint64_t bytes, hvdc_failure *failure);
 
+/* In the last one that was mapped, the DSP reads these bytes and writes the complement of each; the offset is a multiple of
+ * 128. What the CPU wrote must have left its caches, and what is in them after is old. */
+bool hvdc_dsp_mapper_invert(hvdc_dsp_mapper *mapper, uint64_t offset, uint64_t bytes, hvdc_failure *failure);
+
 /* The last one that was mapped, no more. */
 bool hvdc_dsp_mapper_unmap(hvdc_dsp_mapper *mapper, hvdc_failure *failure);
 
