@@ -55,6 +55,8 @@ class Built:
     manifest: Manifest
     resumed_files: int
     """Files that were taken over from an unfinished build."""
+    unanswered: str = ""
+    """Why no answer to try devices with was stored; empty if one was."""
 
 
 def build(prepared: Prepared, progress: Progress) -> Built:
@@ -89,11 +91,15 @@ def build(prepared: Prepared, progress: Progress) -> Built:
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
         workspace.write_plain(INDEX_NAME, build_index(manifest, data))
-        for name, content in runtime_files(kept_runtimes()).items():
+        from hvdc.pipeline.answer import answer_of  # it imports PyTorch
+
+        with open_artifact(workspace.path) as written:
+            answer, unanswered = answer_of(written, progress)
+        for name, content in runtime_files(kept_runtimes(), answer).items():
             workspace.write_plain(f"{RUNTIME_FOLDER}/{name}", content, executable=is_program(name))
         open_artifact(workspace.path).close()
         workspace.publish()
-    return Built(request.output, manifest, resumed)
+    return Built(request.output, manifest, resumed, unanswered)
 
 
 def _require_own_calibration(request: Request, tensors_sha256: str) -> None:
