@@ -179,8 +179,10 @@ def _judged(name: str, engine: str, answer: Answer) -> Tried:
     """What ``hvdc_bench --answer`` found."""
     report = _json(answer)
     compared = read_compared(report)
-    if answer.status not in (0, WRONG) or not compared:
+    if answer.status not in (0, WRONG):
         return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
+    if not compared:
+        return Tried(name, "failed", "hvdc_bench compared it, and its report cannot be read: deploy again")
     right = answer.status == 0 and all_right(compared)
     return Tried(
         name, "ok" if right else "failed", f"{_tokens(report)}{_place(report, engine)}: {compared_text(compared)}"
