@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file, save_file
 
 from device_runtime.sources import SOURCE, source_files, sources_sha256, sources_tar
 from hvdc.artifact.answer_records import ANSWER_NAME
@@ -23,10 +22,12 @@ from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, read_answer, 
 from hvdc.pipeline.runtime_parts import put_runtime
 from hvdc.pipeline.workspace import lock_directory
 from hvdc.progress import Silent
+from tests import calibrations
 from tests.answers import edited, stored, table_of
 from tests.answers import put as put_answer
 from tests.artifacts import forget_answer
 from tests.commands import Result, hvdc, tree
+from tests.exporters.models import Values
 
 
 @pytest.fixture
@@ -200,11 +201,12 @@ def test_the_answer_is_the_same_whenever_it_is_computed(artifact: Path, tiny_art
     assert "an answer to try devices with" in hvdc("inspect", artifact).out
 
 
-def test_weights_that_overflow_have_no_answer_and_say_why(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    tensors = load_file(tiny_checkpoint)
-    large = {name: value * 1e6 if name.endswith("ffn.2.weight") else value for name, value in tensors.items()}
-    save_file(large, tmp_path / "large.safetensors")
-    done = hvdc("compile", tmp_path / "large.safetensors", "-o", tmp_path / "large.hvdc", "--lora-alpha", 16, "-q")
+def test_weights_that_overflow_have_no_answer_and_say_why(tmp_path: Path) -> None:
+    def enlarge(model: Values) -> None:
+        model["blocks.0.ffn.net.2.weight"] *= 1e6
+
+    checkpoint = calibrations.write_model(tmp_path / "model", enlarge)
+    done = calibrations.run_compile(checkpoint, tmp_path / "large.hvdc", "-q")
     assert done.status == 0, done.err
     assert "note: no answer to try devices with was stored: block 0 gives something that is not finite" in done.out
     assert read_answer(tmp_path / "large.hvdc") is None
