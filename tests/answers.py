@@ -31,7 +31,7 @@ def table_of(data: bytearray) -> np.ndarray:
     return np.frombuffer(data, ANSWER.dtype, int(header_of(data)["answers"][0]), HEADER.bytes)
 
 
-def sealed(data: bytes) -> bytes:
+def sealed(data: bytes | bytearray) -> bytes:
     """With the right size and SHA-256 in the header, so that only other checks can object."""
     whole = bytearray(data)
     header_of(whole)["total_bytes"] = len(whole)

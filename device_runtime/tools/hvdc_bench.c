@@ -26,7 +26,15 @@
 #define REPORT_VERSION 2
 #define PROBE_BYTES 65536u /* whole pages, whatever their size */
 
-enum { EXIT_STEADY = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSTEADY = 3, EXIT_ARTIFACT = 4, EXIT_DEVICE = 5, EXIT_WRONG = 6 };
+enum {
+    EXIT_STEADY = 0,
+    EXIT_FAILED = 1,
+    EXIT_USAGE = 2,
+    EXIT_UNSTEADY = 3,
+    EXIT_ARTIFACT = 4,
+    EXIT_DEVICE = 5,
+    EXIT_WRONG = 6
+};
 
 typedef struct bench {
     bench_options options;
@@ -41,7 +49,7 @@ typedef struct bench {
     bench_engine measured[2];
     bench_series projection[HVDC_TIMED_EXPERTS]; /* of a prompt's embeddings, on the CPU */
     bench_decoder *decoder;
-    bench_series decode[2]; /* alone, beside the GPU's blocks */
+    bench_series decode[2];   /* alone, beside the GPU's blocks */
     hvdc_answer_file *answer; /* with --answer */
     bench_answers answers;
     bench_progress progress;
@@ -403,9 +411,10 @@ int main(int argc, char **argv) {
     }
     if (b.options.answer) {
         if (b.answers.right) return EXIT_STEADY;
-        (void)fputs("hvdc_bench: a block gives something else than the artifact's weights must give: results of this "
-                    "device are wrong\n",
-                    stderr);
+        (void)fputs(
+            "hvdc_bench: a block gives something else than the artifact's weights must give: results of this "
+            "device are wrong\n",
+            stderr);
         return EXIT_WRONG;
     }
     if (b.steady) return EXIT_STEADY;

@@ -304,7 +304,7 @@ def _probabilities_cut_off(scores: torch.Tensor) -> torch.Tensor:
 
 
 NPU, GPU = AnswerEngine.NPU, AnswerEngine.GPU
-WRONG_KERNELS: dict[str, tuple[set[AnswerEngine], Callable[[pytest.MonkeyPatch], None]]] = {
+WRONG_KERNELS: dict[str, tuple[set[AnswerEngine], Callable[[pytest.MonkeyPatch], object]]] = {
     "no adapter": ({NPU, GPU}, _other_linear(_no_adapter)),
     "results one unit too small": ({NPU}, _other_linear(_cut_off)),
     "activations cut off": ({GPU}, _set("quant.paths.gpu.quantize_activations", _codes_cut_off)),

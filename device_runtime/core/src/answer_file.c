@@ -26,8 +26,7 @@ struct hvdc_answer_file {
     char path[PATH_BYTES];
 };
 
-#define REFUSE(format, ...) \
-    hvdc_fail(failure, HVDC_FAILURE_FILE, "%s: " format "; " MAKE_IT, file->path, __VA_ARGS__)
+#define REFUSE(format, ...) hvdc_fail(failure, HVDC_FAILURE_FILE, "%s: " format "; " MAKE_IT, file->path, __VA_ARGS__)
 
 static bool map(hvdc_answer_file *file, hvdc_failure *failure) {
     const int fd = open(file->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not block */
@@ -90,8 +89,7 @@ static bool check_sizes(hvdc_answer_file *file, const hvdc_artifact *artifact, h
     if (h->width != g->width || h->text_tokens != g->text_tokens)
         return REFUSE("width %" PRIu32 " and %" PRIu32 " tokens of text, the artifact has %" PRIu32 " and %" PRIu32,
                       h->width, h->text_tokens, g->width, g->text_tokens);
-    if (h->answers == 0u || h->answers > HVDC_ANSWER_MAX ||
-        sizeof *h + h->answers * sizeof(hvdc_answer) > file->bytes)
+    if (h->answers == 0u || h->answers > HVDC_ANSWER_MAX || sizeof *h + h->answers * sizeof(hvdc_answer) > file->bytes)
         return REFUSE("%" PRIu32 " answers, expected 1 to %u, and their records in the file", h->answers,
                       HVDC_ANSWER_MAX);
     file->elements = tokens * h->width;
@@ -145,13 +143,13 @@ static bool check_answers(const hvdc_answer_file *file, const hvdc_artifact *art
         const hvdc_answer *a = hvdc_answer_file_answer(file, i);
         const uint32_t value_bytes = HVDC_ANSWER_VALUE_BYTES(a->engine);
         const uint64_t behind = at + file->elements * value_bytes; /* far from overflow: there are few tokens */
-        const uint64_t end = (behind + HVDC_ANSWER_ALIGN_BYTES - 1u) / HVDC_ANSWER_ALIGN_BYTES * HVDC_ANSWER_ALIGN_BYTES;
+        const uint64_t end =
+            (behind + HVDC_ANSWER_ALIGN_BYTES - 1u) / HVDC_ANSWER_ALIGN_BYTES * HVDC_ANSWER_ALIGN_BYTES;
         if (a->values_offset != at || end > file->bytes)
             return REFUSE("answer %" PRIu32 " has its values at %" PRIu64 ", expected %" PRIu64 ", within the file", i,
                           a->values_offset, at);
         const uint64_t bad = first_bad(file->data + at, value_bytes, file->elements);
-        if (bad < file->elements)
-            return REFUSE("value %" PRIu64 " of answer %" PRIu32 " is not finite", bad, i);
+        if (bad < file->elements) return REFUSE("value %" PRIu64 " of answer %" PRIu32 " is not finite", bad, i);
         for (uint64_t gap = behind; gap < end; gap++)
             if (file->data[gap] != 0u) return REFUSE("answer %" PRIu32 " has no zeros behind its values", i);
         at = end;
@@ -164,8 +162,7 @@ bool hvdc_answer_file_open(const char *directory, const hvdc_artifact *artifact,
     *opened = NULL;
     hvdc_answer_file *file = calloc(1, sizeof *file);
     if (file == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to open an answer");
-    const int length =
-        snprintf(file->path, sizeof file->path, "%s/" HVDC_RUNTIME_NAME "/" HVDC_ANSWER_NAME, directory);
+    const int length = snprintf(file->path, sizeof file->path, "%s/" HVDC_RUNTIME_NAME "/" HVDC_ANSWER_NAME, directory);
     bool good = (length > 0 && (size_t)length < sizeof file->path) ||
                 hvdc_fail(failure, HVDC_FAILURE_FILE, "the artifact's path is too long");
     good = good && map(file, failure) && check_header(file, failure) && check_sizes(file, artifact, failure) &&
