@@ -13,7 +13,7 @@ from pathlib import Path
 from device_runtime.sources import source_files, sources_sha256, sources_tar
 from hvdc import __version__
 from hvdc.artifact.answer_records import ANSWER_NAME
-from hvdc.artifact.reader import open_artifact
+from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, RuntimeFile
 from hvdc.artifact.runtime import Runtime as RuntimeList
 from hvdc.errors import UsageError
@@ -44,7 +44,7 @@ def kept_runtimes() -> list[Runtime]:
 
 def runtime_files(builds: Iterable[Runtime], answer: bytes | None) -> dict[str, bytes]:
     """The files of the folder ``runtime/`` by name; the list of all comes last. ``answer``: of
-    `hvdc.pipeline.answer.answer_of`."""
+    `answer_for`."""
     sources = source_files()
     files, entries = {SOURCES_NAME: sources_tar(sources)}, []
     for build in builds:
@@ -62,6 +62,15 @@ def runtime_files(builds: Iterable[Runtime], answer: bytes | None) -> dict[str, 
     return files | {LIST_NAME: (runtime.model_dump_json(indent=2) + "\n").encode()}
 
 
+def answer_for(artifact: Artifact, progress: Progress) -> tuple[bytes | None, str]:
+    """``answer.bin`` for an artifact, or None and why there is none. Imports PyTorch, and does without."""
+    try:
+        from hvdc.pipeline.answer import answer_of
+    except ImportError as error:
+        return None, f"no answer to try devices with was stored: PyTorch cannot be imported ({error})"
+    return answer_of(artifact, progress)
+
+
 def put_runtime(artifact: Path, builds: Iterable[Runtime], progress: Progress) -> str:
     """Exchange the runtime of an artifact, whole or not at all; its answer is computed anew.
 
@@ -76,10 +85,8 @@ def put_runtime(artifact: Path, builds: Iterable[Runtime], progress: Progress) -
         place = artifact / FOLDER
         _require_own(place)
         _recover(place, beside)
-        from hvdc.pipeline.answer import answer_of  # it imports PyTorch
-
         with open_artifact(artifact) as opened:
-            answer, why_not = answer_of(opened, progress)
+            answer, why_not = answer_for(opened, progress)
         files = runtime_files(builds, answer)
         with explaining(artifact):
             (beside / NEW).mkdir(parents=True)
