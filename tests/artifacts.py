@@ -7,6 +7,7 @@ the code that usually makes it. Every shape that pads is in them: rank 16, feed-
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +17,13 @@ from typing import Any
 import numpy as np
 
 from hvdc.artifact import manifest as m
+from hvdc.artifact.answer_records import ANSWER_NAME
 from hvdc.artifact.calibration import Calibration, Clip, GemmInput, Smoothing
 from hvdc.artifact.decoder import Backend, Decoder
 from hvdc.artifact.index_write import build_index
 from hvdc.artifact.manifest import FileEntry, Manifest, TensorEntry
 from hvdc.artifact.records import DTYPE_BYTES, DType
+from hvdc.artifact.runtime import FOLDER, LIST_NAME
 from hvdc.config import CompileConfig
 from layouts.grid import TileGrid, pack
 from layouts.order import HMX_INT8_K4
@@ -112,6 +115,14 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 def read_manifest(root: Path) -> Manifest:
     """The manifest of a test artifact."""
     return m.parse_manifest((root / m.MANIFEST_NAME).read_bytes(), str(root))
+
+
+def forget_answer(root: Path) -> Path:
+    """Take the stored answer out of a compiled artifact whose weights are to be edited: it would object first."""
+    listed = root / FOLDER / LIST_NAME
+    listed.write_text(json.dumps(json.loads(listed.read_text()) | {"answer": None}))
+    (root / FOLDER / ANSWER_NAME).unlink()
+    return root
 
 
 def replace_data(root: Path, path: str, data: bytes) -> None:

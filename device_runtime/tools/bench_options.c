@@ -37,11 +37,13 @@ const char BENCH_HELP[] =
     "  --spread-limit X      (largest - smallest) / median of a series above this is not steady (0.1)\n"
     "  --platform TEXT  --device TEXT  --kernel-cache DIR\n"
     "                        OpenCL platform and device, by index or a part of the name; where kernels are kept\n"
+    "  --answer              measure nothing: execute the blocks whose results ARTIFACT/runtime/answer.bin holds, and\n"
+    "                        compare; with --npu-sums exact every bit, else within the limits that it holds\n"
     "  --progress            a line of JSON on standard error for each piece of work that is done\n"
     "  --json                the report as JSON on standard output, in place of a table\n"
     "\n"
     "Exit statuses: 0 measured; 3 measured, but not steady; 1 failure; 2 usage; 4 an artifact that cannot be used;\n"
-    "5 no device.\n";
+    "5 no device; 6 a result is not the stored answer.\n";
 
 static bool count_of(const char *text, uint32_t least, uint32_t most, uint32_t *count) {
     char *end;
@@ -123,6 +125,7 @@ static bool is_flag(bench_options *o, const char *name) {
     bool *const flag = strcmp(name, "--json") == 0       ? &o->json
                        : strcmp(name, "--help") == 0     ? &o->help
                        : strcmp(name, "--progress") == 0 ? &o->progress
+                       : strcmp(name, "--answer") == 0   ? &o->answer
                                                          : NULL;
     if (flag != NULL) *flag = true;
     return flag != NULL;
@@ -149,6 +152,9 @@ bool bench_options_parse(int argc, char *const *argv, bench_options *o, hvdc_fai
     }
     if (!o->help && o->artifact == NULL)
         return hvdc_fail(failure, HVDC_FAILURE_USAGE, "ARTIFACT is missing; see hvdc_bench --help");
+    if (o->answer && (o->tokens != 0u || o->qnn_libraries != NULL))
+        return hvdc_fail(failure, HVDC_FAILURE_USAGE, "%s has no effect with --answer, which measures nothing",
+                         o->tokens != 0u ? "--tokens" : "--qnn-libraries");
     return o->help || o->qnn_libraries == NULL || o->npu ||
            hvdc_fail(failure, HVDC_FAILURE_USAGE, "--qnn-libraries has no effect with --engine gpu: the NPU decodes");
 }

@@ -13,6 +13,7 @@ typedef struct bench_options {
     const char *fastrpc;       /* FastRPC's library; NULL: as the system finds it */
     const char *qnn_libraries; /* NULL: nothing is decoded */
     bool npu, gpu, json, help, progress;
+    bool answer; /* nothing is measured: blocks are compared with the artifact's stored answer */
     bool mapped; /* weights are read where the artifact is mapped, not from shared memory */
     bool dsp;    /* the NPU's engine is the one on a DSP */
     enum hvdc_npu_sums sums;

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "bench_answer.h"
 #include "bench_decoder.h"
 #include "bench_options.h"
 #include "bench_series.h"
@@ -25,7 +26,15 @@
 #define REPORT_VERSION 2
 #define PROBE_BYTES 65536u /* whole pages, whatever their size */
 
-enum { EXIT_STEADY = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_UNSTEADY = 3, EXIT_ARTIFACT = 4, EXIT_DEVICE = 5 };
+enum {
+    EXIT_STEADY = 0,
+    EXIT_FAILED = 1,
+    EXIT_USAGE = 2,
+    EXIT_UNSTEADY = 3,
+    EXIT_ARTIFACT = 4,
+    EXIT_DEVICE = 5,
+    EXIT_WRONG = 6
+};
 
 typedef struct bench {
     bench_options options;
@@ -40,7 +49,9 @@ typedef struct bench {
     bench_engine measured[2];
     bench_series projection[HVDC_TIMED_EXPERTS]; /* of a prompt's embeddings, on the CPU */
     bench_decoder *decoder;
-    bench_series decode[2]; /* alone, beside the GPU's blocks */
+    bench_series decode[2];   /* alone, beside the GPU's blocks */
+    hvdc_answer_file *answer; /* with --answer */
+    bench_answers answers;
     bench_progress progress;
     char npu[96]; /* what the NPU's engine runs on */
     bool steady;
@@ -85,6 +96,11 @@ static hvdc_grid grid_of(uint32_t tokens) {
     return (hvdc_grid){1, 1, tokens}; /* which is refused */
 }
 
+static hvdc_grid answered_grid(const hvdc_answer_file *answer) {
+    const hvdc_answer_header *h = hvdc_answer_file_header(answer);
+    return (hvdc_grid){h->frames, h->rows, h->columns};
+}
+
 static bool open_npu(bench *b, const hvdc_grid *grid, hvdc_failure *failure) {
     const bench_options *o = &b->options;
     if (!o->dsp) {
@@ -121,7 +137,8 @@ static bool open_all(bench *b, hvdc_failure *failure) {
             "the artifact %s has no activation scales, which the GPU needs: give --engine npu, or compile it "
             "with --prompts or --calibration",
             o->artifact);
-    const hvdc_grid asked = grid_of(o->tokens);
+    if (o->answer && !hvdc_answer_file_open(o->artifact, b->artifact, &b->answer, failure)) return false;
+    const hvdc_grid asked = o->answer ? answered_grid(b->answer) : grid_of(o->tokens);
     hvdc_grid grid;
     if (!hvdc_grid_resolve(b->artifact, &asked, &grid, failure)) return false;
     b->trajectory.tokens = hvdc_grid_tokens(&grid);
@@ -138,6 +155,7 @@ static void close_all(bench *b) {
         hvdc_engine_close(b->engines[i]);
     }
     for (uint32_t e = 0; e < HVDC_TIMED_EXPERTS; e++) bench_series_close(&b->projection[e]);
+    hvdc_answer_file_close(b->answer);
     hvdc_host_close(b->host);
     hvdc_pool_close(b->pool);
     hvdc_shared_weights_close(b->shared);
@@ -212,6 +230,15 @@ static bool measure(bench *b, hvdc_failure *failure) {
     if (good && o->npu && o->gpu)
         good = bench_both(&b->measured[NPU], &b->measured[GPU], o->warm_up, o->repeat, failure);
     return good && project(b, &b->measured[o->npu ? NPU : GPU].timing, failure) && decode(b, failure);
+}
+
+/* The portable engine's exact sums are those of the stored answer; a DSP's own unit adds in its one way. */
+static bool compare(bench *b, hvdc_failure *failure) {
+    const bool by_bits = !b->options.dsp && b->options.sums == HVDC_NPU_SUMS_EXACT;
+    return (b->engines[NPU] == NULL || bench_answer_ask(b->engines[NPU], HVDC_ANSWER_ENGINE_NPU, by_bits, b->answer,
+                                                        b->artifact, &b->answers, failure)) &&
+           (b->engines[GPU] == NULL || bench_answer_ask(b->engines[GPU], HVDC_ANSWER_ENGINE_GPU, false, b->answer,
+                                                        b->artifact, &b->answers, failure));
 }
 
 /* Series by series, in one order for the table and for JSON. `expert` NULL: of no expert. */
@@ -309,6 +336,23 @@ static void put_rates(bench *b) {
     (void)fputs(o->json ? "null}" : "\n", stdout);
 }
 
+static void put_measured(bench *b) {
+    const bench_options *o = &b->options;
+    if (o->json)
+        (void)fputs(", \"series\": [", stdout);
+    else
+        (void)printf("%-4s %-15s %-8s %-8s %12s %12s %12s %9s\n", "on", "what", "beside", "expert", "min s", "median s",
+                     "max s", "spread");
+    put_all(b);
+    put_rates(b);
+    if (o->json) (void)printf(", \"steady\": %s", b->steady ? "true" : "false");
+}
+
+static void put_compared(const bench *b) {
+    if (b->options.json) (void)fputs(", ", stdout);
+    bench_answer_print(&b->answers, b->options.json);
+}
+
 static bool report(bench *b) {
     const bench_options *o = &b->options;
     b->steady = true;
@@ -318,26 +362,23 @@ static bool report(bench *b) {
         (void)fputs(", \"index_sha256\": \"", stdout);
         for (size_t i = 0; i < 32u; i++)
             (void)printf("%02x", (unsigned)hvdc_artifact_header(b->artifact)->index_sha256[i]);
-        (void)printf("\", \"tokens\": %" PRIu32 ", \"own_tokens\": %" PRIu32 ", \"threads\": %" PRIu32
-                     ", \"warm_up\": %" PRIu32 ", \"repeat\": %" PRIu32 ", \"decode_repeat\": %" PRIu32
-                     ", \"spread_limit\": %.6g",
-                     b->trajectory.tokens, b->own_tokens, hvdc_pool_threads(b->pool), o->warm_up, o->repeat,
-                     o->decode_repeat, o->spread_limit);
+        (void)printf("\", \"tokens\": %" PRIu32 ", \"own_tokens\": %" PRIu32 ", \"threads\": %" PRIu32,
+                     b->trajectory.tokens, b->own_tokens, hvdc_pool_threads(b->pool));
+        if (!o->answer)
+            (void)printf(", \"warm_up\": %" PRIu32 ", \"repeat\": %" PRIu32 ", \"decode_repeat\": %" PRIu32
+                         ", \"spread_limit\": %.6g",
+                         o->warm_up, o->repeat, o->decode_repeat, o->spread_limit);
         put_gpu(b);
         put_npu(b);
-        (void)fputs(", \"series\": [", stdout);
     } else {
-        (void)printf("%" PRIu32 " tokens, %" PRIu32 " threads; %" PRIu32 " of each expert to warm up, then %" PRIu32
-                     "\n",
-                     b->trajectory.tokens, hvdc_pool_threads(b->pool), o->warm_up, o->repeat);
+        (void)printf("%" PRIu32 " tokens, %" PRIu32 " threads", b->trajectory.tokens, hvdc_pool_threads(b->pool));
+        if (!o->answer) (void)printf("; %" PRIu32 " of each expert to warm up, then %" PRIu32, o->warm_up, o->repeat);
+        (void)fputs("\n", stdout);
         put_npu(b);
         put_gpu(b);
-        (void)printf("%-4s %-15s %-8s %-8s %12s %12s %12s %9s\n", "on", "what", "beside", "expert", "min s", "median s",
-                     "max s", "spread");
     }
-    put_all(b);
-    put_rates(b);
-    if (o->json) (void)printf(", \"steady\": %s}\n", b->steady ? "true" : "false");
+    o->answer ? put_compared(b) : put_measured(b);
+    if (o->json) (void)fputs("}\n", stdout);
     return fflush(stdout) == 0 && ferror(stdout) == 0;
 }
 
@@ -359,7 +400,7 @@ int main(int argc, char **argv) {
     const int output = dup(STDOUT_FILENO);
     good = good && ((output >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0) ||
                     hvdc_fail(&failure, HVDC_FAILURE_FILE, "there is no standard output"));
-    good = good && open_all(&b, &failure) && measure(&b, &failure);
+    good = good && open_all(&b, &failure) && (b.options.answer ? compare(&b, &failure) : measure(&b, &failure));
     if (output >= 0) {
         (void)fflush(stdout);
         (void)dup2(output, STDOUT_FILENO);
@@ -370,6 +411,14 @@ int main(int argc, char **argv) {
     if (!good) {
         (void)fprintf(stderr, "hvdc_bench: %s\n", failure.message);
         return status_of(&failure);
+    }
+    if (b.options.answer) {
+        if (b.answers.right) return EXIT_STEADY;
+        (void)fputs(
+            "hvdc_bench: a block gives something else than the artifact's weights must give: results of this "
+            "device are wrong\n",
+            stderr);
+        return EXIT_WRONG;
     }
     if (b.steady) return EXIT_STEADY;
     (void)fprintf(

@@ -5,6 +5,7 @@
  *   open PATH      does this artifact open?
  *   deep PATH      is it sound to the last byte?
  *   stream PATH    is this the directory of a stream?
+ *   answer PATH    has this artifact an answer of its own?
  *
  * The answer is "NUMBER NAME FILE: MESSAGE". Exit status: 0 at the end of the input, 2 for another question. */
 #include <errno.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "hvdc/answer_file.h"
 #include "hvdc/stream_file.h"
 #include "index.h"
 #include "sha256.h"
@@ -82,6 +84,26 @@ static bool check_stream(char *path) {
     return true;
 }
 
+/* The answer of an artifact: "0 OK", "1 ANSWER" and the sentence, or the code of the artifact itself. */
+static bool check_answer(char *path) {
+    hvdc_artifact *artifact;
+    hvdc_error error;
+    hvdc_answer_file *file = NULL;
+    hvdc_failure failure = {0};
+    path[strcspn(path, "\n")] = 0;
+    enum hvdc_code code = hvdc_artifact_open(path, &artifact, &error);
+    if (code != HVDC_E_OK) {
+        answer(code, &error);
+        return true;
+    }
+    bool good = hvdc_answer_file_open(path, artifact, &file, &failure);
+    (void)printf("%d %s %s\n", good ? 0 : 1, good ? "OK" : "ANSWER", failure.message);
+    (void)fflush(stdout);
+    hvdc_answer_file_close(file);
+    hvdc_artifact_close(artifact);
+    return true;
+}
+
 int main(void) {
     char line[4096];
     while (fgets(line, sizeof line, stdin) != NULL) {
@@ -96,6 +118,8 @@ int main(void) {
             good = check_artifact(line + 5, true);
         else if (strncmp(line, "stream ", 7) == 0)
             good = check_stream(line + 7);
+        else if (strncmp(line, "answer ", 7) == 0)
+            good = check_answer(line + 7);
         if (!good) {
             (void)fputs("hvdc_check: what is this question?\n", stderr);
             return 2;

@@ -1,11 +1,12 @@
-"""C headers generated from `hvdc.artifact.records`, `hvdc.artifact.stream_records` and `hvdc.artifact.codes`."""
+"""C headers generated from `hvdc.artifact.records`, `hvdc.artifact.stream_records`, `hvdc.artifact.answer_records` and
+`hvdc.artifact.codes`."""
 
 from __future__ import annotations
 
 import re
 from enum import IntEnum
 
-from hvdc.artifact import decoder_records, records, stream_records
+from hvdc.artifact import answer_records, decoder_records, records, stream_records
 from hvdc.artifact.codes import MEANING, Code
 from hvdc.artifact.record import Record
 from layouts.c_header import define
@@ -109,14 +110,56 @@ def records_header() -> str:
     return "\n".join([*lines, "#endif", ""])
 
 
+def _about(name: str, layout: str) -> list[str]:
+    """A file's comment, from the paragraphs of its description in Python."""
+    plain = layout.replace("``", "").strip().splitlines()
+    return [
+        f"/* Records of {name}: little-endian, no implicit padding.",
+        *(f" * {line}".rstrip() for line in plain),
+        " */",
+    ]
+
+
+def answer_header() -> str:
+    """Text of ``hvdc/answer_records.h``: constants and structs of ``answer.bin``."""
+    layout = str(answer_records.__doc__).partition("\n\n")[2].replace("`quant.paths.exact`", "quant/paths/exact.py")
+    lines = [
+        NOTICE,
+        *_about(answer_records.ANSWER_NAME, layout),
+        *_opening("HVDC_ANSWER_RECORDS_H"),
+        f'#define HVDC_ANSWER_NAME "{answer_records.ANSWER_NAME}"',
+        f"#define HVDC_ANSWER_MAGIC {_initialiser(answer_records.MAGIC)}",
+        f"#define HVDC_ANSWER_VERSION {answer_records.VERSION}u",
+        f"#define HVDC_ANSWER_ALIGN_BYTES {answer_records.ALIGN_BYTES}u",
+        f"#define HVDC_ANSWER_MAX {answer_records.MAX_ANSWERS}u",
+        f"#define HVDC_ANSWER_MAX_TOKENS {answer_records.MAX_TOKENS}u",
+        f"#define HVDC_ANSWER_MULTIPLIER {answer_records.MULTIPLIER}u",
+        f"#define HVDC_ANSWER_MODULUS {answer_records.MODULUS}u",
+        f"#define HVDC_ANSWER_SHIFT {answer_records.SHIFT}u",
+        f"#define HVDC_ANSWER_MIDDLE {answer_records.MIDDLE}",
+        f"#define HVDC_ANSWER_SMALLEST_UNIT {answer_records.SMALLEST_UNIT.hex()}f",
+        f"#define HVDC_ANSWER_LARGEST_UNIT {answer_records.LARGEST_UNIT.hex()}f",
+        "",
+    ]
+    for enum in answer_records.ENUMS:
+        lines += _enum(enum)
+    sizes = [f"(v) == {int(engine)}u ? {size}u : " for engine, size in answer_records.VALUE_BYTES.items()]
+    lines += [
+        "/* Size of a value of an engine's answer. */",
+        f"#define HVDC_ANSWER_VALUE_BYTES(v) ({''.join(sizes)}0u)",
+        "",
+    ]
+    for record in answer_records.RECORDS:
+        lines += _struct(record)
+    return "\n".join([*lines, "#endif", ""])
+
+
 def stream_header() -> str:
     """Text of ``hvdc/stream_records.h``: constants and structs of ``stream.bin``."""
     layout = str(stream_records.__doc__).split("\n\n")[1].replace("`quant.paths.host.to_tokens`", "quant/paths/host.py")
     lines = [
         NOTICE,
-        "/* Records of stream.bin: little-endian, no implicit padding.",
-        *(f" * {line}".rstrip() for line in layout.replace("``", "").strip().splitlines()),
-        " */",
+        *_about(stream_records.STREAM_NAME, layout),
         *_opening("HVDC_STREAM_RECORDS_H"),
         f'#define HVDC_STREAM_NAME "{stream_records.STREAM_NAME}"',
         f"#define HVDC_STREAM_MAGIC {_initialiser(stream_records.MAGIC)}",

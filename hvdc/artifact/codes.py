@@ -50,6 +50,7 @@ class Code(IntEnum):
     DATA_CALIBRATION = 56
     DATA_DECODER = 57
     DATA_RUNTIME = 58
+    DATA_ANSWER = 59
     MANIFEST_HASH = 70
     MANIFEST_JSON = 71
     MANIFEST_SCHEMA = 72
@@ -95,6 +96,7 @@ MEANING: dict[Code, str] = {
     Code.DATA_CALIBRATION: "an activation scale or smoothing factor is not a number that an engine can use",
     Code.DATA_DECODER: "a decoder's graph or binary is not what the manifest says, or computes something else",
     Code.DATA_RUNTIME: "the runtime's folder is not what its own list says",
+    Code.DATA_ANSWER: "the stored answer is malformed, of another artifact, or not what the weights give",
     Code.MANIFEST_HASH: "manifest.json is not the one that index.bin was made from",
     Code.MANIFEST_JSON: "manifest.json is not valid JSON",
     Code.MANIFEST_SCHEMA: "manifest.json does not follow the schema",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 
-from hvdc.artifact import decoder_records, records
+from hvdc.artifact import answer_records, decoder_records, records
 from hvdc.artifact.codes import MEANING, Code
 from hvdc.artifact.record import Record
 from layouts.order import ROW_MAJOR_ID, TILE_ORDERS, Mode, TileOrder
@@ -39,6 +39,8 @@ def _parts() -> dict[str, str]:
             ]
         ),
         "records": "\n\n".join(_record(record) for record in records.RECORDS),
+        "answer-records": "\n\n".join(_record(record) for record in answer_records.RECORDS),
+        "answer-kinds": "\n".join(_kinds(enum) for enum in answer_records.ENUMS),
         "kinds": "\n".join(_kinds(enum) for enum in records.ENUMS),
         "holds": _holds(),
         "codes": "\n".join(

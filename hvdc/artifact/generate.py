@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from hvdc.artifact.c_header import codes_header, records_header, stream_header
+from hvdc.artifact.c_header import answer_header, codes_header, records_header, stream_header
 from hvdc.artifact.format_doc import filled
 from hvdc.artifact.manifest import json_schema
 from layouts.c_header import tile_header
@@ -22,6 +22,7 @@ def generated() -> dict[Path, str]:
         include / "records.h": records_header(),
         include / "codes.h": codes_header(),
         include / "stream_records.h": stream_header(),
+        include / "answer_records.h": answer_header(),
         ROOT / "hvdc" / "artifact" / "manifest.schema.json": json.dumps(json_schema(), indent=2) + "\n",
         document: filled(document.read_text("utf-8")),
     }

@@ -1,4 +1,5 @@
-"""The folder ``runtime/`` of an artifact: the runtime's sources, and the programs that were built of them.
+"""The folder ``runtime/`` of an artifact: the runtime's sources, the programs that were built of them, and an answer to
+try a device with.
 
 It is no part of the model: neither the manifest nor ``model_sha256`` knows it, engines never read it, and it can be
 exchanged for that of another version. Its own list, ``runtime.json``, says what is in it, with hashes.
@@ -13,10 +14,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from hvdc.artifact.answer import read_answers
+from hvdc.artifact.answer_records import ANSWER_NAME
 from hvdc.artifact.codes import Code
 from hvdc.artifact.directory import Directory
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.fields import Bytes, Model, Sha256
+from hvdc.artifact.index_read import parse_index
+from hvdc.artifact.manifest import INDEX_NAME
 
 FOLDER, LIST_NAME = "runtime", "runtime.json"
 SOURCES_NAME = "sources.tar"
@@ -46,22 +51,26 @@ class Build(Model):
 
 
 class Runtime(Model):
-    """``runtime.json``. ``sources_sha256`` is of what the archive holds, not of the archive."""
+    """``runtime.json``. ``sources_sha256`` is of what the archive holds, not of the archive. ``answer``: format 1 has
+    none."""
 
-    format: Literal["hvdc-runtime-1"] = "hvdc-runtime-1"
+    format: Literal["hvdc-runtime-1", "hvdc-runtime-2"] = "hvdc-runtime-2"
     hvdc: str
     sources_sha256: Sha256
     sources: RuntimeFile
     builds: tuple[Build, ...] = ()
+    answer: RuntimeFile | None = None
 
     def files(self) -> tuple[RuntimeFile, ...]:
         """All but the list itself."""
-        return (self.sources, *(program for build in self.builds for program in build.programs))
+        programs = (program for build in self.builds for program in build.programs)
+        return (self.sources, *programs, *(() if self.answer is None else (self.answer,)))
 
     def text(self) -> str:
         """One line for people."""
         built = "; ".join(f"{b.target} ({', '.join(p.name for p in b.programs)})" for b in self.builds)
-        return f"sources of hvdc {self.hvdc}; programs: {built or 'none'}"
+        answer = "an answer to try devices with" if self.answer is not None else "no answer to try devices with"
+        return f"sources of hvdc {self.hvdc}; programs: {built or 'none'}; {answer}"
 
 
 def read_runtime(artifact: Path) -> Runtime | None:
@@ -124,16 +133,41 @@ def _findings(directory: Directory) -> Iterator[ArtifactError]:
         found = hashlib.sha256(data).hexdigest()
         if found != file.sha256:
             yield _fault(directory, file.name, f"SHA-256 {file.sha256}", found)
+        elif file is runtime.answer:
+            try:
+                read_answers(data, parse_index(_index(directory)), directory.where(f"{FOLDER}/{file.name}"))
+            except ArtifactError as error:
+                yield error
 
 
 def _read(directory: Directory) -> Runtime:
     data = _bytes(directory, LIST_NAME, None)
     try:
-        return Runtime.model_validate_json(data)
+        runtime = Runtime.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise _fault(directory, LIST_NAME, "a list as hvdc writes it", f"{place}: {first['msg']}") from error
+    if runtime.answer is not None and runtime.answer.name != ANSWER_NAME:
+        raise _fault(directory, LIST_NAME, f"an answer named {ANSWER_NAME}", runtime.answer.name)
+    return runtime
+
+
+def read_answer(artifact: Path) -> bytes | None:
+    """The bytes of ``answer.bin`` as its list has them, unread; None without one. Raises ArtifactError."""
+    directory = Directory(artifact)
+    try:
+        runtime = _read(directory) if f"{FOLDER}/" in set(directory.entries()) else None
+        answer = None if runtime is None else runtime.answer
+        return None if answer is None else _bytes(directory, answer.name, answer.bytes)
+    finally:
+        directory.close()
+
+
+def _index(directory: Directory) -> bytes:
+    fd, _ = directory.open(INDEX_NAME)
+    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor
+        return file.read()
 
 
 def _bytes(directory: Directory, name: str, size: int | None) -> bytes:

@@ -162,13 +162,18 @@ def command(
             how = "--resume instead of --force" if force else "--resume"
             raise StoppedError("interrupted", fix=f"to go on, run the same command with {how}") from stop
     if as_json:
-        print_json(plan_facts(prepared, found) | result_facts(built) | checked_facts(made) | {"lacks": lacks})
+        print_json(
+            plan_facts(prepared, found)
+            | result_facts(built)
+            | checked_facts(made)
+            | {"lacks": "; ".join(filter(None, (lacks, built.unanswered)))}
+        )
     else:
         if made is not None:
             DecoderChecks(emulated=list(made.emulated)).print_table()
         _print_result(built, found)
-        if lacks:
-            out().print(f"note: {lacks}")
+        for note in filter(None, (lacks, built.unanswered)):
+            out().print(f"note: {note}")
 
 
 def _refuse_without_effect(

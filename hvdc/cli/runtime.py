@@ -60,10 +60,11 @@ def build(target: str, ndk: Path | None, output: Path | None, into: Path | None,
     runtime = find_runtime(target, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
     if output is not None:
         copy_programs(runtime, output)
+    lacks = ""
     if into is not None:
         from hvdc.pipeline.runtime_parts import kept_runtimes, put_runtime
 
-        put_runtime(into, kept_runtimes())
+        lacks = put_runtime(into, kept_runtimes(), progress_for(quiet=quiet or as_json))
     folder = runtime.folder if output is None else output
     if as_json:
         print_json(
@@ -73,8 +74,11 @@ def build(target: str, ndk: Path | None, output: Path | None, into: Path | None,
                 "programs": {name: str(folder / name) for name in runtime.programs},
                 "compiler": runtime.compiler,
                 "built": runtime.built,
+                "lacks": lacks,
             }
         )
         return
     how = f"built with {runtime.compiler}" if runtime.built else "built before, of the same sources"
     out().print(f"{folder}: {', '.join(runtime.programs)}; {how}")
+    if lacks:
+        out().print(f"note: {lacks}")

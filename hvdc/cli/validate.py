@@ -10,11 +10,12 @@ from xml.etree import ElementTree
 
 import click
 
+from hvdc.artifact.answer_records import ANSWER_NAME
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.artifact.runtime import FOLDER as RUNTIME_FOLDER
-from hvdc.artifact.runtime import runtime_findings
+from hvdc.artifact.runtime import read_answer, runtime_findings
 from hvdc.artifact.validate import validate_deep
 from hvdc.cli.activations import activations_facts, activations_line
 from hvdc.cli.decoder import DecoderChecks, check_decoder, decoder_facts, decoder_line
@@ -80,6 +81,9 @@ def command(
                 doing = "deep"
                 progress.start("validating", opened.manifest.totals.data_bytes, len(opened.manifest.files))
                 checks["deep"] = validate_deep(opened, _by_file(progress, opened.manifest))
+                if not any(checks.values()) and (answer := read_answer(artifact)) is not None:
+                    doing = "answer"
+                    checks["answer"] = _answer_findings(opened, answer, progress)
             if opened.manifest.decoder is not None and (deep or emulate or opened.manifest.decoder.binaries):
                 doing = "emulator" if emulate else "binaries"
                 decoder = check_decoder(opened, checks, progress, emulated=emulate, vae=vae)
@@ -105,6 +109,12 @@ def command(
             decoder.print_table()
         _print(artifact, checks, manifest, comparison)
     return Exit.BAD_ARTIFACT if any(checks.values()) else Exit.OK
+
+
+def _answer_findings(artifact: Artifact, answer: bytes, progress: Progress) -> list[ArtifactError]:
+    from hvdc.pipeline.answer import answer_findings  # it imports PyTorch
+
+    return answer_findings(artifact, answer, str(artifact.path / RUNTIME_FOLDER / ANSWER_NAME), progress)
 
 
 def _require_emulator(artifact: Artifact, vae: Path | None) -> None:
@@ -189,7 +199,11 @@ def _verdict(checks: dict[str, list[ArtifactError]]) -> str:
         return "NOT sound"
     if checks.get("against"):
         return "NOT what this checkpoint compiles to"
-    return "NOT sound" if any(checks.get(name) for name in ("runtime", "graphs", "binaries", "emulator")) else "sound"
+    return (
+        "NOT sound"
+        if any(checks.get(name) for name in ("runtime", "answer", "graphs", "binaries", "emulator"))
+        else "sound"
+    )
 
 
 def _write_junit(

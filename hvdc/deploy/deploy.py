@@ -118,13 +118,15 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
         patience = Patience(device, say, request.wait_s)
         facts = patience(partial(read_facts, device, layout.target))
         say(f"{device.serial}: {facts.text()}")
-        builds = fitting_builds(read_runtime(request.artifact), facts)
+        runtime = read_runtime(request.artifact)
+        builds = fitting_builds(runtime, facts)
+        answer = runtime.answer if runtime is not None and builds else None
         qairt = None if request.qairt is None else find_qairt(request.qairt, artifact.manifest, facts)
         unfit = list(mismatches(artifact.manifest, builds, facts, request.artifact, has_qairt=qairt is not None))
         if not request.dry_run:
             refuse(unfit, force=request.force, where=device.serial)
         libraries = qairt.libraries if qairt is not None else ()
-        package = make_package(artifact, builds, libraries, progress, chunk_bytes=request.chunk_bytes)
+        package = make_package(artifact, builds, libraries, progress, chunk_bytes=request.chunk_bytes, answer=answer)
         store = Store(device, layout)
         found = patience(store.look)
         done = Deployed(device.serial, facts, name, layout, package, plan_push(package, found, layout, name), unfit)
@@ -148,7 +150,7 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
         if request.smoke and builds:
             done.tried = smoke_test(
                 Programs(device, done.folder, package.target), facts, layout,
-                is_calibrated=artifact.manifest.calibration is not None, say=say,
+                is_calibrated=artifact.manifest.calibration is not None, has_answer=answer is not None, say=say,
             )  # fmt: skip
     return done
 

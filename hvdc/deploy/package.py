@@ -14,7 +14,7 @@ from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.manifest import INDEX_NAME, MANIFEST_NAME
 from hvdc.artifact.reader import Artifact
-from hvdc.artifact.runtime import FOLDER, Build
+from hvdc.artifact.runtime import FOLDER, Build, RuntimeFile
 from hvdc.deploy.layout import ARTIFACT, QNN, is_inside
 from hvdc.errors import UsageError
 from hvdc.progress import Progress
@@ -85,11 +85,12 @@ class Package:
 
 def make_package(
     artifact: Artifact, builds: Iterable[Build], libraries: Iterable[Path], progress: Progress, *,
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int = CHUNK_BYTES, answer: RuntimeFile | None = None,
 ) -> Package:  # fmt: skip
     """Hash every file, and compare it with what the artifact says of it.
 
-    ``builds``: whose programs go along; ``libraries``: of a QAIRT runtime. Raises ArtifactError DATA_HASH, IO.
+    ``builds``: whose programs go along; ``libraries``: of a QAIRT runtime; ``answer``: what these programs are tried
+    with. Raises ArtifactError DATA_HASH, IO.
     """
     builds, manifest = tuple(builds), artifact.manifest
     wanted: list[tuple[str, Path, str | None, bool]] = []
@@ -97,6 +98,9 @@ def make_package(
         for program in build.programs:
             path = f"{FOLDER}/{program.name}"
             wanted.append((f"{ARTIFACT}/{path}", artifact.path / path, program.sha256, True))
+    if answer is not None:
+        path = f"{FOLDER}/{answer.name}"
+        wanted.append((f"{ARTIFACT}/{path}", artifact.path / path, answer.sha256, False))
     # These two were compared with each other when the artifact was opened.
     wanted += [(f"{ARTIFACT}/{name}", artifact.path / name, None, False) for name in (INDEX_NAME, MANIFEST_NAME)]
     wanted += [(f"{QNN}/{library.name}", library, None, False) for library in libraries]

@@ -1,6 +1,7 @@
 """What a deployed version can do on its device, found out by its own programs: each a sentence.
 
-Trying is short: a block of few tokens on each engine. How fast a device is, is another question (`hvdc bench`).
+Trying is short: blocks of few tokens on each engine, whose results are compared with those that the artifact's weights
+must give, which it holds (`hvdc.artifact.answer_records`). How fast a device is, is another question (`hvdc bench`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hvdc.deploy.adb import AdbDevice, Answer, quoted
+from hvdc.deploy.compared import all_right, compared_text, read_compared
 from hvdc.deploy.device_facts import FASTRPC, OPENCL, DeviceFacts
 from hvdc.deploy.layout import ARTIFACT, Layout
 
@@ -20,7 +22,10 @@ SELFTEST_S, BENCH_S = 300.0, 900.0
 NOT_THERE = 127
 """A shell's status for a program that it does not find."""
 TOKENS = 256
-"""Of the block that is tried: enough for every kernel, few enough for a phone's processors."""
+"""Of a block that is only executed: enough for every kernel, few enough for a phone's processors."""
+PORTABLE = ", as a portable program on processors"
+USAGE, WRONG = 2, 6
+"""Exit statuses of ``hvdc_bench``: an option that it does not know, a result that is not the stored answer."""
 
 
 @dataclass(frozen=True)
@@ -68,21 +73,30 @@ def asked_arch(programs: Programs) -> tuple[int | None, str]:
 
 
 def smoke_test(
-    programs: Programs, facts: DeviceFacts, layout: Layout, *, is_calibrated: bool, say: Callable[[str], None]
-) -> list[Tried]:
+    programs: Programs, facts: DeviceFacts, layout: Layout, *, is_calibrated: bool, has_answer: bool,
+    say: Callable[[str], None],
+) -> list[Tried]:  # fmt: skip
     """Try everything; what fails is a result. Raises LinkError, DeviceError for a device that is lost."""
-    tried = []
+    tried: list[Tried] = []
     for try_it in (_starts, _opens, _dsp, _dot_products):
         tried.append(try_it(programs, facts))
         say(f"{tried[-1].name}: {tried[-1].text}")
         if tried[0].state == "failed":
             return tried
+    executed = []
     for engine in ("npu", "gpu"):
         why = _why_no_gpu(facts, is_calibrated) if engine == "gpu" else ""
-        tried.append(Tried(f"{engine} block", "not tried", why) if why else _block(programs, engine, facts, layout))
-        say(f"{tried[-1].name}: {tried[-1].text}")
-    if all(each.state == "ok" for each in tried[-2:]):
-        tried.append(_block(programs, "both", facts, layout))
+        found = (
+            (Tried(f"{engine} block", "not tried", why),)
+            if why
+            else _block(programs, engine, facts, layout, has_answer)
+        )
+        for each in found:
+            say(f"{each.name}: {each.text}")
+        tried += found
+        executed.append(found[0].state == "ok")
+    if all(executed):
+        tried.append(_executed(programs, "both", facts, layout))
         say(f"{tried[-1].name}: {tried[-1].text}")
     return tried
 
@@ -138,30 +152,91 @@ def _why_no_gpu(facts: DeviceFacts, is_calibrated: bool) -> str:
     return "" if is_calibrated else "the artifact has no activation scales, which the GPU needs"
 
 
-def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> Tried:
+def _block(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout, has_answer: bool) -> tuple[Tried, ...]:
+    """Blocks whose results are compared; where they cannot be, one that is executed, and why they cannot."""
+    if not has_answer:
+        why = "the artifact holds no answer to compare with"
+        return _executed(programs, engine, facts, layout), _not_compared(engine, why)
+    words = ["--answer", *_words(programs, engine, facts, layout)]
+    answer = programs.run("hvdc_bench", programs.artifact, *words, timeout_s=BENCH_S)
+    if answer.status == USAGE and "--answer is no option" in answer.said:
+        why = "the artifact's programs are older than its answer"
+        return _executed(programs, engine, facts, layout), _not_compared(engine, why)
+    found = _judged(f"{engine} block", engine, answer)
+    if (
+        found.state == "ok" and _place(_json(answer), engine) == PORTABLE
+    ):  # which can add exactly: then every bit counts
+        exact = programs.run("hvdc_bench", programs.artifact, *words, "--npu-sums", "exact", timeout_s=BENCH_S)
+        bits = _judged(found.name, engine, exact)
+        text = (
+            f"{found.text}; with exact sums equal to the bit" if bits.state == "ok" else f"with exact sums: {bits.text}"
+        )
+        return (Tried(found.name, bits.state, text),)
+    return (found,)
+
+
+def _judged(name: str, engine: str, answer: Answer) -> Tried:
+    """What ``hvdc_bench --answer`` found."""
+    report = _json(answer)
+    compared = read_compared(report)
+    if answer.status not in (0, WRONG):
+        return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
+    if not compared:
+        return Tried(name, "failed", "hvdc_bench compared it, and its report cannot be read: deploy again")
+    right = answer.status == 0 and all_right(compared)
+    return Tried(
+        name, "ok" if right else "failed", f"{_tokens(report)}{_place(report, engine)}: {compared_text(compared)}"
+    )
+
+
+def _tokens(report: dict[str, Any]) -> str:
+    tokens = report.get("tokens")
+    return f"{tokens} tokens" if isinstance(tokens, int) else "few tokens"
+
+
+def _not_compared(engine: str, why: str) -> Tried:
+    fix = "hvdc runtime build --into ARTIFACT, with the --target of this device, then deploy again"
+    return Tried(f"{engine} numbers", "not tried", f"{why}: {fix}")
+
+
+def _words(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> list[object]:
+    """Options of ``hvdc_bench`` that say which engine, and where."""
     kernels = layout.kernels
-    words = ["--engine", engine, "--tokens", TOKENS, "--warm-up", 0, "--repeat", 1, "--spread-limit", 1e9, "--json"]
+    words: list[object] = ["--engine", engine, "--json"]
     if engine != "npu":
         programs.device.shell("mkdir", "-p", kernels)
         words += ["--kernel-cache", kernels]
     if engine != "gpu" and FASTRPC not in facts.libraries:  # else Android's program would ask for a DSP
         words += ["--npu", "portable"]
+    return words
+
+
+def _executed(programs: Programs, engine: str, facts: DeviceFacts, layout: Layout) -> Tried:
+    """A block that is executed, and no more."""
+    words = ["--tokens", TOKENS, "--warm-up", 0, "--repeat", 1, "--spread-limit", 1e9]
     name = "both at once" if engine == "both" else f"{engine} block"
-    answer = programs.run("hvdc_bench", programs.artifact, *words, timeout_s=BENCH_S)
+    answer = programs.run(
+        "hvdc_bench", programs.artifact, *_words(programs, engine, facts, layout), *words, timeout_s=BENCH_S
+    )
     report = _json(answer)
     blocks = [row for row in report.get("series", ()) if isinstance(row, dict) and row.get("what") == "block"]
     if answer.status != 0 or not blocks:
         return Tried(name, "failed", answer.said or f"status {answer.status}, and no report")
     if engine == "both":
         return Tried(name, "ok", "both engines executed blocks from one copy of the weights, which both had mapped")
-    gpu = report.get("gpu")
-    where = f" on {gpu.get('device')}" if engine == "gpu" and isinstance(gpu, dict) else ""
-    npu = report.get("npu")
-    place = npu.get("place") if engine == "npu" and isinstance(npu, dict) else None
-    portable = ", as a portable program on processors" if place == "portable" else f" on {place}" if place else ""
-    return Tried(
-        name, "ok", f"the artifact's weights were mapped and a block of {TOKENS} tokens executed{where}{portable}"
-    )
+    text = f"the artifact's weights were mapped and a block of {TOKENS} tokens executed{_place(report, engine)}"
+    return Tried(name, "ok", text)
+
+
+def _place(report: dict[str, Any], engine: str) -> str:
+    """What executed blocks, as the end of a phrase."""
+    described = report.get(engine)
+    if not isinstance(described, dict):
+        return ""
+    if engine == "gpu":
+        return f" on {described.get('device')}"
+    place = described.get("place")
+    return PORTABLE if place == "portable" else f" on {place}" if place else ""
 
 
 def _json(answer: Answer) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from hvdc.pipeline.decoder_parts import DecoderParts
 from hvdc.pipeline.latents_file import require_own_weights
 from hvdc.pipeline.prepare import Prepared, Request, fingerprint, parameters, table_sources
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.runtime_parts import is_program, kept_runtimes, runtime_files
+from hvdc.pipeline.runtime_parts import answer_for, is_program, kept_runtimes, runtime_files
 from hvdc.pipeline.tensors import Buffers, FileMaker, InterruptedBuildError
 from hvdc.pipeline.workspace import Done, Workspace
 from quant.smooth import Rescaling
@@ -55,6 +55,8 @@ class Built:
     manifest: Manifest
     resumed_files: int
     """Files that were taken over from an unfinished build."""
+    unanswered: str = ""
+    """Why no answer to try devices with was stored; empty if one was."""
 
 
 def build(prepared: Prepared, progress: Progress) -> Built:
@@ -89,11 +91,13 @@ def build(prepared: Prepared, progress: Progress) -> Built:
         data = manifest.to_json()
         workspace.write_plain(MANIFEST_NAME, data)
         workspace.write_plain(INDEX_NAME, build_index(manifest, data))
-        for name, content in runtime_files(kept_runtimes()).items():
+        with open_artifact(workspace.path) as written:
+            answer, unanswered = answer_for(written, progress)
+        for name, content in runtime_files(kept_runtimes(), answer).items():
             workspace.write_plain(f"{RUNTIME_FOLDER}/{name}", content, executable=is_program(name))
         open_artifact(workspace.path).close()
         workspace.publish()
-    return Built(request.output, manifest, resumed)
+    return Built(request.output, manifest, resumed, unanswered)
 
 
 def _require_own_calibration(request: Request, tensors_sha256: str) -> None:

@@ -43,6 +43,9 @@ MANIFEST_ALLOWANCE_BYTES = 4 << 20
 BASE_MEMORY_BYTES = 160 << 20
 """Interpreter and libraries, as measured by `make bench-compile`."""
 
+ANSWER_BASE_BYTES, ANSWER_WEIGHT_COPIES_BYTES = 80 << 20, 40
+"""Computing the stored answer, at the end: PyTorch beside these, and bytes for each weight of the largest linear."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -145,6 +148,10 @@ def open_configured(path: Path, adapter: Path | None, config: CompileConfig) -> 
     )
 
 
+def _answer_bytes(geometry: Geometry) -> int:
+    return ANSWER_BASE_BYTES + ANSWER_WEIGHT_COPIES_BYTES * geometry.width * geometry.ffn_width
+
+
 def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     """Plan the build of an open checkpoint. Raises as `prepare` does."""
     target = request.config.described_target()
@@ -161,7 +168,7 @@ def decide(request: Request, checkpoint: Checkpoint) -> Prepared:
     largest = max(f.region.bytes for f in plan.files if f.kind != "decoder")
     needs = Needs(
         disk_bytes=plan.totals().data_bytes + MANIFEST_ALLOWANCE_BYTES,
-        memory_bytes=BASE_MEMORY_BYTES + (request.jobs + 1) * largest,
+        memory_bytes=BASE_MEMORY_BYTES + max((request.jobs + 1) * largest, _answer_bytes(geometry)),
     )
     if request.output is not None:
         _check_disk(request.output, needs)

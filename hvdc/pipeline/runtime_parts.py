@@ -1,4 +1,5 @@
-"""What of the runtime goes into an artifact: its sources, and whatever was built of them on this machine."""
+"""What of the runtime goes into an artifact: its sources, whatever was built of them on this machine, and an answer to
+try a device with."""
 
 from __future__ import annotations
 
@@ -11,10 +12,12 @@ from pathlib import Path
 
 from device_runtime.sources import source_files, sources_sha256, sources_tar
 from hvdc import __version__
-from hvdc.artifact.reader import open_artifact
+from hvdc.artifact.answer_records import ANSWER_NAME
+from hvdc.artifact.reader import Artifact, open_artifact
 from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, RuntimeFile
 from hvdc.artifact.runtime import Runtime as RuntimeList
 from hvdc.errors import UsageError
+from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import TARGETS, kept_runtime
 from hvdc.pipeline.runtime_kept import HEXAGON, Runtime, programs_of
 from hvdc.pipeline.workspace import TEMPORARY, explaining, lock_directory, write_durably
@@ -39,8 +42,9 @@ def kept_runtimes() -> list[Runtime]:
     return [kept for target in CARRIED if (kept := kept_runtime(target)) is not None]
 
 
-def runtime_files(builds: Iterable[Runtime]) -> dict[str, bytes]:
-    """The files of the folder ``runtime/`` by name; the list of all comes last."""
+def runtime_files(builds: Iterable[Runtime], answer: bytes | None) -> dict[str, bytes]:
+    """The files of the folder ``runtime/`` by name; the list of all comes last. ``answer``: of
+    `answer_for`."""
     sources = source_files()
     files, entries = {SOURCES_NAME: sources_tar(sources)}, []
     for build in builds:
@@ -48,18 +52,30 @@ def runtime_files(builds: Iterable[Runtime]) -> dict[str, bytes]:
         files |= programs
         listed = tuple(_entry(name, data) for name, data in programs.items())
         entries.append(Build(target=build.target, machine=build.machine, compiler=build.compiler, programs=listed))
+    if answer is not None:
+        files[ANSWER_NAME] = answer
     runtime = RuntimeList(
         hvdc=__version__, sources_sha256=sources_sha256(sources), builds=tuple(entries),
         sources=_entry(SOURCES_NAME, files[SOURCES_NAME]),
+        answer=None if answer is None else _entry(ANSWER_NAME, answer),
     )  # fmt: skip
     return files | {LIST_NAME: (runtime.model_dump_json(indent=2) + "\n").encode()}
 
 
-def put_runtime(artifact: Path, builds: Iterable[Runtime]) -> None:
-    """Exchange the runtime of an artifact, whole or not at all.
+def answer_for(artifact: Artifact, progress: Progress) -> tuple[bytes | None, str]:
+    """``answer.bin`` for an artifact, or None and why there is none. Imports PyTorch, and does without."""
+    try:
+        from hvdc.pipeline.answer import answer_of
+    except ImportError as error:
+        return None, f"no answer to try devices with was stored: PyTorch cannot be imported ({error})"
+    return answer_of(artifact, progress)
 
-    Raises ArtifactError for what is no artifact; UsageError when another process does the same, or where something
-    lies that no hvdc has put there; HvdcError.
+
+def put_runtime(artifact: Path, builds: Iterable[Runtime], progress: Progress) -> str:
+    """Exchange the runtime of an artifact, whole or not at all; its answer is computed anew.
+
+    Returns why it has none; ``""`` if it has. Raises ArtifactError for what is no artifact; UsageError when another
+    process does the same, or where something lies that no hvdc has put there; HvdcError.
     """
     artifact = artifact.resolve()  # so that it has a name, and the exchange happens beside it
     beside = artifact.with_name(f".{artifact.name}.{FOLDER}")
@@ -69,7 +85,9 @@ def put_runtime(artifact: Path, builds: Iterable[Runtime]) -> None:
         place = artifact / FOLDER
         _require_own(place)
         _recover(place, beside)
-        files = runtime_files(builds)
+        with open_artifact(artifact) as opened:
+            answer, why_not = answer_for(opened, progress)
+        files = runtime_files(builds, answer)
         with explaining(artifact):
             (beside / NEW).mkdir(parents=True)
             try:
@@ -82,6 +100,7 @@ def put_runtime(artifact: Path, builds: Iterable[Runtime]) -> None:
                 _recover(place, beside)
     finally:
         os.close(lock)
+    return why_not
 
 
 def _recover(place: Path, beside: Path) -> None:
@@ -104,7 +123,7 @@ def _require_own(folder: Path) -> None:
         raise _strange(folder)
     for entry in folder.iterdir() if folder.exists() else ():
         name = entry.name.removesuffix(TEMPORARY)
-        ours = name in (LIST_NAME, SOURCES_NAME) or name in _LIBRARIES or is_program(name)
+        ours = name in (LIST_NAME, SOURCES_NAME, ANSWER_NAME) or name in _LIBRARIES or is_program(name)
         if not ours or entry.is_dir():
             raise _strange(entry)
 

@@ -15,11 +15,19 @@ from pathlib import Path
 import pytest
 
 from device_runtime.sources import SOURCE, source_files, sources_sha256, sources_tar
+from hvdc.artifact.answer_records import ANSWER_NAME
 from hvdc.artifact.codes import Code
 from hvdc.artifact.reader import open_artifact
-from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, read_runtime, runtime_findings
+from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, read_answer, read_runtime, runtime_findings
+from hvdc.pipeline.runtime_parts import put_runtime
 from hvdc.pipeline.workspace import lock_directory
+from hvdc.progress import Silent
+from tests import calibrations
+from tests.answers import edited, stored, table_of
+from tests.answers import put as put_answer
+from tests.artifacts import forget_answer
 from tests.commands import Result, hvdc, tree
+from tests.exporters.models import Values
 
 
 @pytest.fixture
@@ -182,6 +190,57 @@ def test_an_artifact_without_is_whole(artifact: Path) -> None:
     assert hvdc("validate", artifact, "--json").json()["checks"] == ["layout"]
 
 
+def test_the_answer_is_the_same_whenever_it_is_computed(artifact: Path, tiny_artifact: Path) -> None:
+    """By compile, and when the folder is exchanged; the model's bytes know nothing of it."""
+    forget_answer(artifact)
+    assert read_answer(artifact) is None
+    model = read_model(artifact)
+    assert put_runtime(artifact, [], Silent()) == ""
+    assert read_answer(artifact) == read_answer(tiny_artifact) == (tiny_artifact / FOLDER / ANSWER_NAME).read_bytes()
+    assert read_model(artifact) == model
+    assert "an answer to try devices with" in hvdc("inspect", artifact).out
+
+
+def test_weights_that_overflow_have_no_answer_and_say_why(tmp_path: Path) -> None:
+    def enlarge(model: Values) -> None:
+        model["blocks.0.ffn.net.2.weight"] *= 1e6
+
+    checkpoint = calibrations.write_model(tmp_path / "model", enlarge)
+    done = calibrations.run_compile(checkpoint, tmp_path / "large.hvdc", "-q")
+    assert done.status == 0, done.err
+    assert "note: no answer to try devices with was stored: block 0 gives something that is not finite" in done.out
+    assert read_answer(tmp_path / "large.hvdc") is None
+    assert hvdc("validate", "--deep", tmp_path / "large.hvdc").status == 0
+
+
+def test_a_list_of_format_1_has_no_answer(artifact: Path) -> None:
+    forget_answer(artifact)
+    edit(artifact, lambda o: (o.update(format="hvdc-runtime-1"), o.pop("answer")))
+    assert runtime_findings(artifact) == []
+    assert read_answer(artifact) is None
+
+
+def test_an_answer_of_other_numbers_is_found_by_computing_it(artifact: Path) -> None:
+    def move(data: bytearray) -> None:
+        at = int(table_of(data)["values_offset"][1])
+        data[at] ^= 1
+
+    edited(artifact, move)
+    assert runtime_findings(artifact) == []
+    done = hvdc("validate", "--deep", artifact, "--json", "-q")
+    assert done.status == 4
+    [finding] = done.json()["findings"]
+    assert (finding["check"], finding["code"]) == ("answer", "DATA_ANSWER")
+    assert "answer 1, NPU, step 5, block" in finding["where"]
+
+
+def test_the_answer_of_another_artifact(artifact: Path, ragged_artifact: Path) -> None:
+    put_answer(artifact, stored(ragged_artifact))
+    [finding] = runtime_findings(artifact)
+    assert finding.code == Code.DATA_ANSWER
+    assert hvdc("validate", artifact).status == 4
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], Code, str]] = {
     "cut off": (lambda a: (a / FOLDER / SOURCES_NAME).write_bytes(b"x"), Code.DATA_RUNTIME, SOURCES_NAME),
     "one bit": (
@@ -204,6 +263,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], Code, str]] = {
     "a path outside": (
         lambda a: edit(a, lambda o: o["sources"].update(name="../index.bin")),  # type: ignore[attr-defined]
         Code.DATA_RUNTIME, LIST_NAME,
+    ),
+    "an answer of another name": (
+        lambda a: edit(a, lambda o: o["answer"].update(name="other.bin")),  # type: ignore[attr-defined]
+        Code.DATA_RUNTIME, LIST_NAME,
+    ),
+    "no answer": (lambda a: (a / FOLDER / ANSWER_NAME).unlink(), Code.MISSING_FILE, ANSWER_NAME),
+    "an answer that nobody lists": (
+        lambda a: edit(a, lambda o: o.update(answer=None)), Code.DATA_RUNTIME, ANSWER_NAME,
     ),
     "a file twice": (
         lambda a: edit(

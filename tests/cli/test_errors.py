@@ -240,9 +240,27 @@ def test_help_is_quick_to_load() -> None:
 
 
 def test_compiling_a_safetensors_file_needs_no_torch(ragged_checkpoint: Path, tmp_path: Path) -> None:
-    code = "import sys; from hvdc.cli.main import run; s = run(sys.argv[1:]); sys.exit(s or 'torch' in sys.modules)"
+    """But for the answer that devices are tried with, which is then left out, and said."""
+    code = "import sys; sys.modules['torch'] = None; from hvdc.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    arguments = ["compile", ragged_checkpoint, "-o", tmp_path / "a.hvdc", *SMALL_VIDEO, "-q"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)], env=environment(), check=True, timeout=60,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert "note: no answer to try devices with was stored: PyTorch cannot be imported" in done.stdout
+    assert not (tmp_path / "a.hvdc" / "runtime" / "answer.bin").exists()
+
+
+def test_torch_is_not_loaded_while_weights_are_compiled(ragged_checkpoint: Path, tmp_path: Path) -> None:
+    """Its memory is not added to that of the threads; at the end it computes the answer."""
+    code = (
+        "import sys, hvdc.pipeline.build as b; from hvdc.cli.main import run; before, seen = b.answer_for, []\n"
+        "b.answer_for = lambda *a: (seen.append('torch' in sys.modules), before(*a))[1]\n"
+        "status = run(sys.argv[1:]); sys.exit(status or seen != [False])"
+    )
     arguments = ["compile", ragged_checkpoint, "-o", tmp_path / "a.hvdc", *SMALL_VIDEO, "-q"]
     subprocess.run([sys.executable, "-c", code, *map(str, arguments)], env=environment(), check=True, timeout=60)
+    assert (tmp_path / "a.hvdc" / "runtime" / "answer.bin").exists()
 
 
 def test_colons_in_what_was_given_are_no_emoji(tmp_path: Path) -> None:

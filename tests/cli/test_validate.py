@@ -15,7 +15,7 @@ from exporters.model import canonical_tensors
 from exporters.qnn.errors import QnnError
 from exporters.synth import write_checkpoint
 from hvdc.artifact.manifest import TensorEntry
-from tests.artifacts import edit_tensor, read_manifest, write_manifest
+from tests.artifacts import edit_tensor, forget_answer, read_manifest, write_manifest
 from tests.commands import hvdc, process
 from tests.conftest import RAGGED
 from tests.exporters.models import base_of, spelled, write
@@ -23,13 +23,15 @@ from tests.exporters.models import base_of, spelled, write
 
 @pytest.fixture
 def copy(ragged_artifact: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(ragged_artifact, tmp_path / "copy.hvdc"))
+    return forget_answer(Path(shutil.copytree(ragged_artifact, tmp_path / "copy.hvdc")))
 
 
 def test_a_sound_artifact(ragged_artifact: Path, ragged_checkpoint: Path) -> None:
     done = hvdc("validate", ragged_artifact, "--deep", "--against", ragged_checkpoint)
     assert done.status == 0, done.out
-    assert done.out.splitlines()[:4] == ["layout   ok", "runtime  ok", "deep     ok", "against  ok"]
+    assert done.out.splitlines()[:5] == [
+        f"{check:<8} ok" for check in ("layout", "runtime", "deep", "answer", "against")
+    ]
     assert done.out.splitlines()[-1].endswith(": sound")
     assert "ffn.net.0.proj" in done.out
 
@@ -39,7 +41,7 @@ def test_json_gives_sqnr_and_largest_error_of_each_weight(ragged_artifact: Path,
     facts = done.json()
     assert done.err == ""
     assert facts["ok"] is True
-    assert facts["checks"] == ["layout", "runtime", "deep", "against"]
+    assert facts["checks"] == ["layout", "runtime", "deep", "answer", "against"]
     assert facts["findings"] == []
     assert len(facts["weights"]) == RAGGED.layers * (10 + 16)
     for weight in facts["weights"]:
@@ -150,8 +152,8 @@ def test_junit_of_a_sound_artifact(ragged_artifact: Path, ragged_checkpoint: Pat
     assert hvdc("validate", ragged_artifact, *arguments, "-q").status == 0
     root = suite(tmp_path / "j.xml")
     assert root.tag == "testsuite"
-    assert (root.get("tests"), root.get("failures")) == ("4", "0")
-    assert [case.get("name") for case in root] == ["layout", "runtime", "deep", "against"]
+    assert (root.get("tests"), root.get("failures")) == ("5", "0")
+    assert [case.get("name") for case in root] == ["layout", "runtime", "deep", "answer", "against"]
     assert all(case.find("failure") is None for case in root)
 
 
@@ -268,10 +270,11 @@ def test_a_decoders_checks_are_test_cases_too(tiled_artifact: Path, tmp_path: Pa
     graph = copy / "decoder" / "first.onnx"
     graph.write_bytes(graph.read_bytes()[:-1] + b"?")
     for artifact, failures in ((tiled_artifact, {}), (copy, {"deep": 1, "graphs": 1})):
+        answer = ["answer"] if not failures else []  # of damaged weights it is not computed
         done = hvdc("validate", artifact, "--deep", "--junit", tmp_path / "junit.xml", "-q")
         assert done.status == (4 if failures else 0), done.out
         cases = ElementTree.parse(tmp_path / "junit.xml").getroot()  # noqa: S314
-        assert [case.get("name") for case in cases] == ["layout", "runtime", "deep", "graphs"]
+        assert [case.get("name") for case in cases] == ["layout", "runtime", "deep", *answer, "graphs"]
         assert {c.get("name"): len(c) for c in cases if len(c)} == failures
 
 

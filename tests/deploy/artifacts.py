@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hvdc.artifact.answer import Answers, Grid, Question, answer_bytes
+from hvdc.artifact.answer_records import ANSWER_NAME, AnswerEngine
+from hvdc.artifact.reader import open_artifact
 from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, Runtime, RuntimeFile
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.deploy import Deployed, DeployRequest, deploy
@@ -43,8 +48,11 @@ PROGRAMS = {
 """What a phone's programs say where all is well: the peer executes scripts as it would the programs."""
 
 
-def with_runtime(artifact: Path, programs: dict[str, bytes] | None = None, *, skels: bool = True) -> Path:
-    """Give an artifact a runtime for an Android phone whose programs are these scripts."""
+def with_runtime(
+    artifact: Path, programs: dict[str, bytes] | None = None, *, skels: bool = True, answer: bool = False
+) -> Path:
+    """Give an artifact a runtime for an Android phone whose programs are these scripts. ``answer``: it has one, of
+    zeros, which these programs do not read."""
     folder = artifact / FOLDER
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -66,8 +74,21 @@ def with_runtime(artifact: Path, programs: dict[str, bytes] | None = None, *, sk
         (folder / name).write_bytes(data)
         (folder / name).chmod(0o755)
     runtime = Runtime(hvdc="0", sources_sha256="0" * 64, sources=entries[SOURCES_NAME], builds=tuple(builds))
+    if answer:
+        data = _answer(artifact)
+        (folder / ANSWER_NAME).write_bytes(data)
+        entry = RuntimeFile(name=ANSWER_NAME, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        runtime = runtime.model_copy(update={"answer": entry})
     (folder / LIST_NAME).write_text(runtime.model_dump_json())
     return artifact
+
+
+def _answer(artifact: Path) -> bytes:
+    with open_artifact(artifact) as opened:
+        geometry = opened.manifest.geometry
+        grid = Grid(1, 1, 1, geometry.width, geometry.text_tokens)
+        question = Question(AnswerEngine.NPU, 0, 0, 1, 1, 1.0, 1.0, 0.0)
+        return answer_bytes(Answers(grid, (question,), (np.zeros((1, grid.width), np.float32),)), opened.index)
 
 
 def files_of(version: Path) -> dict[str, bytes]:

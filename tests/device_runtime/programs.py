@@ -50,6 +50,11 @@ class Checker:
         answer = self._ask(f"stream {folder}\n".encode())
         return answer[2] if answer[0] == "1" else ""
 
+    def answer(self, root: Path) -> str:
+        """What the C reader says of an artifact's stored answer; ``""`` if it accepts it."""
+        answer = self._ask(f"answer {root}\n".encode())
+        return answer[2] if answer[0] == "1" else ""
+
     def _ask(self, question: bytes) -> list[str]:
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None

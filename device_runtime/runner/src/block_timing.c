@@ -15,41 +15,17 @@ static void make_up(float *values, size_t count) {
     }
 }
 
-/* A hidden state where the runner has it: in shared memory that the engine works in, as far as it wants that. */
-static bool allocate_hidden(hvdc_timing *timing, size_t values, hvdc_failure *failure) {
-    hvdc_engine *engine = timing->engine;
-    const uint64_t bytes = values * sizeof(float);
-    if (engine->share == NULL) {
-        timing->hidden = malloc(bytes);
-        if (timing->hidden == NULL)
-            return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
-        make_up(timing->hidden, values);
-        return true;
-    }
-    timing->kind = hvdc_memory_choose(failure);
-    if (timing->kind == NULL || !timing->kind->create("hvdc:timing", bytes, &timing->shared, failure)) return false;
-    timing->hidden = (float *)(void *)timing->shared.data;
-    if (!timing->kind->begin_write(&timing->shared, failure)) return false;
-    make_up(timing->hidden, values);
-    return timing->kind->end_write(&timing->shared, failure) &&
-           engine->share(engine, timing->shared.data, bytes, timing->shared.fd, failure);
-}
-
-static void free_hidden(hvdc_timing *timing) {
-    if (timing->shared.data == NULL) {
-        free(timing->hidden);
-    } else {
-        timing->engine->unshare(timing->engine, timing->shared.data);
-        timing->kind->close(&timing->shared);
-    }
-    timing->hidden = NULL;
-    timing->shared = HVDC_NO_MEMORY;
+static bool begin_hidden(hvdc_timing *timing, size_t values, hvdc_failure *failure) {
+    hvdc_hidden *hidden = &timing->hidden;
+    if (!hvdc_hidden_open(hidden, timing->engine, "hvdc:timing", values, failure)) return false;
+    make_up(hidden->values, values);
+    return hvdc_hidden_share(hidden, timing->engine, failure);
 }
 
 bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_trajectory *trajectory,
                        hvdc_failure *failure) {
     size_t text_values = (size_t)trajectory->text_tokens * trajectory->width;
-    *timing = (hvdc_timing){.engine = engine, .shared = HVDC_NO_MEMORY};
+    *timing = (hvdc_timing){.engine = engine, .hidden = HVDC_NO_HIDDEN};
     for (uint32_t step = trajectory->steps; step-- > 0;) {
         uint32_t expert = trajectory->experts[step] % HVDC_TIMED_EXPERTS;
         timing->exists[expert] = true;
@@ -58,7 +34,7 @@ bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_traj
     timing->text = malloc(text_values * sizeof *timing->text);
     bool good = timing->text != NULL || hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to time a block");
     if (good) make_up(timing->text, text_values);
-    good = good && allocate_hidden(timing, (size_t)trajectory->tokens * trajectory->width, failure);
+    good = good && begin_hidden(timing, (size_t)trajectory->tokens * trajectory->width, failure);
     for (uint32_t expert = 0; good && expert < HVDC_TIMED_EXPERTS; expert++)
         good = !timing->exists[expert] || engine->set_text(engine, expert, timing->text, failure);
     for (uint32_t expert = 0; good && expert < HVDC_TIMED_EXPERTS;
@@ -70,7 +46,7 @@ bool hvdc_timing_begin(hvdc_timing *timing, hvdc_engine *engine, const hvdc_traj
 }
 
 void hvdc_timing_end(hvdc_timing *timing) {
-    free_hidden(timing);
+    hvdc_hidden_close(&timing->hidden, timing->engine);
     free(timing->text);
     timing->text = NULL;
 }
@@ -85,7 +61,7 @@ bool hvdc_timing_text(hvdc_timing *timing, uint32_t expert, hvdc_timed_block *ti
 bool hvdc_timing_block(hvdc_timing *timing, hvdc_timed_block *timed, hvdc_failure *failure) {
     uint32_t expert = timing->exists[timing->next] ? timing->next : (timing->next + 1u) % HVDC_TIMED_EXPERTS;
     uint64_t start = hvdc_clock_ns();
-    if (!timing->engine->run(timing->engine, timing->step[expert], 0, 1, timing->hidden, failure)) return false;
+    if (!timing->engine->run(timing->engine, timing->step[expert], 0, 1, timing->hidden.values, failure)) return false;
     *timed = (hvdc_timed_block){.expert = expert, .seconds = (double)(hvdc_clock_ns() - start) * NANOSECOND};
     timing->next = (expert + 1u) % HVDC_TIMED_EXPERTS;
     return true;

@@ -4,7 +4,7 @@
 
 #include "hvdc/coordinator.h"
 #include "hvdc/engine.h"
-#include "hvdc/shared_memory.h"
+#include "hidden.h"
 
 #define HVDC_TIMED_EXPERTS 2u
 
@@ -16,9 +16,7 @@ typedef struct hvdc_timed_block {
 /* An engine about to execute block 0 of one step of each expert, whose values are made up. */
 typedef struct hvdc_timing {
     hvdc_engine *engine;
-    float *hidden; /* [tokens][width], in `shared` if the engine wants memory announced */
-    const hvdc_memory_kind *kind;
-    hvdc_memory shared;
+    hvdc_hidden hidden;                /* [tokens][width] */
     float *text;                       /* [text_tokens][width] */
     uint32_t step[HVDC_TIMED_EXPERTS]; /* the first of each expert */
     bool exists[HVDC_TIMED_EXPERTS];

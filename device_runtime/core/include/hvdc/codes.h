@@ -41,6 +41,7 @@
     X(DATA_CALIBRATION, 56, "an activation scale or smoothing factor is not a number that an engine can use") \
     X(DATA_DECODER, 57, "a decoder's graph or binary is not what the manifest says, or computes something else") \
     X(DATA_RUNTIME, 58, "the runtime's folder is not what its own list says") \
+    X(DATA_ANSWER, 59, "the stored answer is malformed, of another artifact, or not what the weights give") \
     X(MANIFEST_HASH, 70, "manifest.json is not the one that index.bin was made from") \
     X(MANIFEST_JSON, 71, "manifest.json is not valid JSON") \
     X(MANIFEST_SCHEMA, 72, "manifest.json does not follow the schema") \
@@ -85,6 +86,7 @@ enum hvdc_code {
     HVDC_E_DATA_CALIBRATION = 56,
     HVDC_E_DATA_DECODER = 57,
     HVDC_E_DATA_RUNTIME = 58,
+    HVDC_E_DATA_ANSWER = 59,
     HVDC_E_MANIFEST_HASH = 70,
     HVDC_E_MANIFEST_JSON = 71,
     HVDC_E_MANIFEST_SCHEMA = 72,
