@@ -32,6 +32,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from exporters.durable import sync_folder
 from exporters.errors import CheckpointError
 from exporters.model import Geometry, base_tensors, detail_tensors
 from exporters.names import LAYOUTS, Layout, spell
@@ -147,7 +148,7 @@ def write_checkpoint(
         if not overwrite:
             _check_absent(path)  # it may have appeared in the meantime
         temporary.replace(path)
-        _sync_directory(path.parent)
+        sync_folder(path.parent)
     except OSError as error:
         raise CheckpointError(
             "the synthetic checkpoint could not be written",
@@ -357,15 +358,6 @@ def _check_absent(path: Path) -> None:
             found=f"a file of {path.stat().st_size} bytes",
             fix="choose another name, or ask to overwrite it",
         )
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make the rename itself survive a loss of power."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _unknown(what: str, found: str, known: Sequence[str] | Mapping[str, object]) -> CheckpointError:

@@ -12,6 +12,7 @@ from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import Layout
+from hvdc.files import explaining, write_durably
 from hvdc.measure.phone import pushed_place
 from hvdc.measure.places import HostPlace
 from hvdc.measure.probe import PROGRAM, Probed, ProbeRequest, run_probe
@@ -19,7 +20,6 @@ from hvdc.measure.target_file import Described, describe, target_toml
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import find_runtime, kept_runtime
 from hvdc.pipeline.runtime_kept import HEXAGON
-from hvdc.pipeline.workspace import explaining, write_durably
 from hvdc.targets import TargetDescription, load_target, target_names
 
 BASE = "sm8750"
