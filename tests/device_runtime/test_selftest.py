@@ -24,7 +24,7 @@ from tests.device_runtime.hexagon import (
     why_no_hexagon,
 )
 from tests.device_runtime.rpc import STAND_IN, Skel
-from tests.device_runtime.test_rpc_skel import Client
+from tests.device_runtime.rpc_client import Client
 
 pytestmark = pytest.mark.skipif(bool(why_no_hexagon()), reason=why_no_hexagon() or "there is one")
 
