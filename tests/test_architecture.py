@@ -19,7 +19,15 @@ MAY_IMPORT = {
     "device_runtime": {"device_runtime"},
     "hvdc/artifact": {"hvdc.artifact", "hvdc.errors", "hvdc.config", "layouts"},
     "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
-    "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.figures", "hvdc.files"},
+    "hvdc/plan": {
+        "hvdc.plan",
+        "hvdc.artifact",
+        "hvdc.targets",
+        "hvdc.config",
+        "hvdc.errors",
+        "hvdc.figures",
+        "hvdc.files",
+    },
     "hvdc/deploy": {"hvdc.deploy", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.progress"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
     "hvdc/measure": {
