@@ -71,8 +71,8 @@ def plan_tensor(measured: Measured, sizes: BlockSizes | None = None) -> TensorPl
 
 def shared_block_costs(table: RateTable, sizes: BlockSizes | None = None) -> Costs:
     """The table's costs. Where it has no ``tensor_block_s`` but GEMM times, a block whose linears both engines share
-    takes what `plan_tensor` says for the best share of a block of these ``sizes``; it stays unknown where that cannot be
-    planned.
+    takes what `plan_tensor` says for the best share of a block of these ``sizes``; it stays unknown where that cannot
+    be planned.
 
     Raises UsageError as `RateTable.costs` does, and where block and GEMM times contradict each other.
     """
