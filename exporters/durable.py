@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _CHUNK_BYTES = 1 << 20
 
@@ -26,3 +30,23 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, check: Callable[[], None] = lambda: None) -> Iterator[BinaryIO]:
+    """A file to write, beside ``path`` until the end: then it is synced and takes its place, unless ``check()`` raises.
+
+    On any failure nothing is left, and what was there still is. Raises OSError.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        check()
+        temporary.replace(path)
+        sync_folder(path.parent)
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
