@@ -24,6 +24,7 @@ import onnx
 import torch
 from safetensors.numpy import save_file
 
+from benchmarks.clock import Clock, peak_bytes
 from benchmarks.decoder_binaries import automatic, compiling
 from benchmarks.decoder_plan import LATENT_FRAMES, Plan, gib
 from benchmarks.report import Line, lines_table, say, write_section
@@ -75,7 +76,7 @@ def main() -> None:
     if arguments.worker:
         Path("/proc/self/oom_score_adj").write_text("1000")  # rather this one than what else the machine does
         out = WORKERS[arguments.worker](plan)
-        print(json.dumps(out | {"peak_bytes": _peak_bytes()}))
+        print(json.dumps(out | {"peak_bytes": peak_bytes()}))
         return
     plan.folder.mkdir(parents=True, exist_ok=True)
 
@@ -213,7 +214,7 @@ def _diffusers(plan: Plan) -> dict[str, Any]:
     shape = (1, -1, 1, 1, 1)
     z = torch.from_numpy(plan.latent(HELD_OUT))[None] * torch.tensor(LATENTS_STD).reshape(shape)
     z += torch.tensor(LATENTS_MEAN).reshape(shape)
-    with _Clock() as clock, torch.no_grad():
+    with Clock() as clock, torch.no_grad():
         sample = model.decode(z, return_dict=False)[0]
     frames = sample[0].permute(1, 2, 3, 0).numpy()
     np.save(plan.frames("diffusers"), frames)
@@ -241,7 +242,7 @@ def _int8(plan: Plan, *, optimise: bool) -> dict[str, Any]:
 def _stream(plan: Plan, name: str, streamer: Streamer, latent: np.ndarray) -> dict[str, Any]:
     """Decodes frame by frame, sessions being ready; saves the frames as they come."""
     parts, each = [], []
-    with _Clock() as clock:
+    with Clock() as clock:
         begin = time.perf_counter()
         for _, out in streamer.run(latent):
             parts.append(out[FRAMES][0].transpose(1, 2, 3, 0).copy())
@@ -249,21 +250,6 @@ def _stream(plan: Plan, name: str, streamer: Streamer, latent: np.ndarray) -> di
             begin = time.perf_counter()
     np.save(plan.frames(name), np.concatenate(parts))
     return clock.found() | {"each_s": each}
-
-
-class _Clock:
-    """Wall and processor time of a block."""
-
-    def __enter__(self) -> _Clock:
-        self._begin = time.perf_counter(), time.process_time()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._end = time.perf_counter(), time.process_time()
-
-    def found(self) -> dict[str, Any]:
-        wall, processor = (end - begin for begin, end in zip(self._begin, self._end, strict=True))
-        return {"wall_s": wall, "processor_s": processor}
 
 
 WORKERS: dict[str, Callable[[Plan], dict[str, Any]]] = {
@@ -275,12 +261,6 @@ WORKERS: dict[str, Callable[[Plan], dict[str, Any]]] = {
     "int8": partial(_int8, optimise=False),
     "int8-fused": partial(_int8, optimise=True),
 }
-
-
-def _peak_bytes() -> int:
-    """High-water mark of this program's resident memory. Source: proc(5), ``VmHWM`` in KiB."""
-    status = Path("/proc/self/status").read_text("ascii", "replace")
-    return next(int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 
 # ---- frames and host ----

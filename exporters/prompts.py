@@ -8,25 +8,22 @@ without these metadata, as a pipeline's user saves one, is read too: its texts a
 from __future__ import annotations
 
 import codecs
-import contextlib
 import hashlib
 import json
 import math
-import os
-import secrets
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from io import BufferedWriter
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from exporters.dtypes import decode_into
+from exporters.durable import whole_file
 from exporters.errors import CheckpointError
 from exporters.safetensors_file import SafetensorsFile
 from exporters.sniff import kind_of
@@ -273,26 +270,18 @@ def write_prompts(
     header = _header(texts, first.shape, dtype)
     total_bytes = len(header) + len(texts) * first.size * STORED[dtype][1]
     check_destination(path, total_bytes, overwrite=overwrite)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    try:
-        with temporary.open("xb") as file:
+    try:  # the destination is looked at again: it may have appeared in the meantime
+        with whole_file(path, lambda: check_destination(path, 0, overwrite=overwrite)) as file:
             file.write(header)
             source = _finite(texts, chain([first], stream), path)
             stored = _written(file, source, first.shape, dtype)
             digest = content_sha256(texts, _finite(texts, stored, path))
-            file.flush()
-            os.fsync(file.fileno())
-        check_destination(path, 0, overwrite=overwrite)  # it may have appeared in the meantime
-        temporary.replace(path)
     except OSError as error:
         raise CheckpointError(
             "the prompt embeddings could not be written",
             where=str(path), expected=f"{total_bytes:,} bytes on disk", found=error.strerror or str(error),
             fix="make room or choose another place, then run the command again",
         ) from error  # fmt: skip
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return digest
 
 
@@ -330,7 +319,7 @@ def _header(texts: Sequence[str], shape: tuple[int, ...], dtype: PromptDtype) ->
 
 
 def _written(
-    file: BufferedWriter, embeds: Iterable[Float32Array], shape: tuple[int, ...], dtype: PromptDtype
+    file: BinaryIO, embeds: Iterable[Float32Array], shape: tuple[int, ...], dtype: PromptDtype
 ) -> Iterator[Float32Array]:
     """Writes what passes by; passes on the values that a reader will get."""
     for rows in embeds:

@@ -19,7 +19,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from exporters.durable import whole_file
 from exporters.errors import CheckpointError
 from exporters.model import Geometry, base_tensors, detail_tensors
 from exporters.names import LAYOUTS, Layout, spell
@@ -136,18 +136,12 @@ def write_checkpoint(
     total = len(header) + parameters * width
     _check_destination(path, total, overwrite=overwrite)
 
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
-    try:
-        with temporary.open("xb", buffering=0) as file:
+    try:  # the destination is looked at again: it may have appeared in the meantime
+        with whole_file(path, lambda: None if overwrite else _check_absent(path)) as file:
             _write_at(file.fileno(), header, 0)
             jobs_ = jobs or min(8, len(os.sched_getaffinity(0)))
             chunks = _chunks(tensors, layout, offsets, width)
             _write_all(file.fileno(), chunks, dtype, jobs_, len(header), total, progress)
-            os.fsync(file.fileno())
-        if not overwrite:
-            _check_absent(path)  # it may have appeared in the meantime
-        temporary.replace(path)
-        _sync_directory(path.parent)
     except OSError as error:
         raise CheckpointError(
             "the synthetic checkpoint could not be written",
@@ -156,8 +150,6 @@ def write_checkpoint(
             found=error.strerror or str(error),
             fix="free some space or choose another place, then run the command again",
         ) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return Written(path, len(tensors), parameters, total)
 
 
@@ -357,15 +349,6 @@ def _check_absent(path: Path) -> None:
             found=f"a file of {path.stat().st_size} bytes",
             fix="choose another name, or ask to overwrite it",
         )
-
-
-def _sync_directory(folder: Path) -> None:
-    """Make the rename itself survive a loss of power."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _unknown(what: str, found: str, known: Sequence[str] | Mapping[str, object]) -> CheckpointError:

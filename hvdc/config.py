@@ -22,6 +22,9 @@ DecoderBackend = Literal["qnn", "aihub", "onnx"]
 
 SCALE_MODES: tuple[CalibrationMode, ...] = get_args(CalibrationMode)
 
+FRAMES_MAX = 1025
+"""Of a video: a minute at 16 a second. A longer one is a slip of the keyboard."""
+
 
 class CompileConfig(BaseModel):
     """All settings with their defaults; None means "as the checkpoint or DCM's own code says".
@@ -32,7 +35,7 @@ class CompileConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
-    frames: Annotated[int, Field(ge=1, le=1025, description="frames of the video, 4 n + 1")] = 49
+    frames: Annotated[int, Field(ge=1, le=FRAMES_MAX, description="frames of the video, 4 n + 1")] = 49
     height: Annotated[int, Field(ge=16, le=4096, description="rows of the video in pixels, a multiple of 16")] = 480
     width: Annotated[int, Field(ge=16, le=4096, description="columns of the video in pixels, a multiple of 16")] = 832
     timesteps: Annotated[

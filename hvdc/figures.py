@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import io
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from hvdc.errors import HvdcError, UsageError
+from hvdc.files import replace_file
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which colour-blind people tell apart, without their yellow; dashes tell more lines apart."""
@@ -118,14 +118,3 @@ def save(figure: Any, folder: Path, name: str, *, about: str) -> tuple[Path, Pat
         replace_file(path, data)
     svg, png = drawn
     return svg, png
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """A whole file or none. Raises OSError; what stood there before then still does."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

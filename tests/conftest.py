@@ -22,9 +22,9 @@ from hvdc.pipeline.runtime_kept import PROGRAMS, folder_of, keep
 from hvdc.pipeline.runtime_skel import SWITCH
 from tests import calibrations, decoders
 from tests.commands import compiled
-from tests.device_runtime.builds import built, shared_folder
+from tests.device_runtime.builds import built
 from tests.exporters.models import GEOMETRY
-from tests.locks import alone
+from tests.locks import alone, made_once, shared_folder
 
 RAGGED = replace(GEOMETRY, width=140, ffn_width=200, rank=5, text_width=40)
 """No size of a weight is a multiple of 32, so every tensor is padded."""
@@ -91,19 +91,25 @@ def slow_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def watched_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The model of `tests.calibrations`, with both experts in one file."""
-    return calibrations.write_model(tmp_path_factory.mktemp("watched") / "model")
+    return made_once(tmp_path_factory, "watched", lambda folder: calibrations.write_model(folder / "model"))
 
 
 @pytest.fixture(scope="session")
 def embeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three prompts for it."""
-    return calibrations.write_embeds(tmp_path_factory.mktemp("embeds") / "embeds.safetensors")
+    return made_once(
+        tmp_path_factory, "embeds", lambda folder: calibrations.write_embeds(folder / "embeds.safetensors")
+    )
 
 
 @pytest.fixture(scope="session")
 def calibration(watched_checkpoint: Path, embeds: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Calibrated with all prompts, seed 0 and DCM's six steps."""
-    return calibrations.calibrated(watched_checkpoint, embeds, tmp_path_factory.mktemp("calibration") / "c.safetensors")
+
+    def make(folder: Path) -> Path:
+        return calibrations.calibrated(watched_checkpoint, embeds, folder / "c.safetensors")
+
+    return made_once(tmp_path_factory, "calibration", make)
 
 
 @pytest.fixture
@@ -146,22 +152,23 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 
 @pytest.fixture(scope="session")
 def vae(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return decoders.write_vae(tmp_path_factory.mktemp("vae") / "vae")
+    return made_once(tmp_path_factory, "vae", lambda folder: decoders.write_vae(folder / "vae"))
 
 
 @pytest.fixture(scope="session")
 def latents(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three clips."""
-    return decoders.write_latents(tmp_path_factory.mktemp("latents") / "l.safetensors", decoders.random_latents())
+
+    def make(folder: Path) -> Path:
+        return decoders.write_latents(folder / "l.safetensors", decoders.random_latents())
+
+    return made_once(tmp_path_factory, "latents", make)
 
 
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of cached decoders, which all processes of a test run share: measuring takes a quarter of a minute."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
-    folder.mkdir(exist_ok=True)
-    return folder
+    return shared_folder(tmp_path_factory, "measured")
 
 
 @pytest.fixture(scope="session")
@@ -180,54 +187,49 @@ def runtimes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """One process at a time, with this folder as the cache."""
-    with alone(folder / "lock"), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("HVDC_CACHE_DIR", str(folder))
-        yield
-
-
 @pytest.fixture(scope="session")
-def tiled_artifact(
+def with_decoder(
     watched_checkpoint: Path, vae: Path, latents: Path, measured: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+) -> Callable[..., Path]:
+    """``with_decoder(name, *options, backend="onnx")``: an artifact with a decoder, made once for all processes."""
+
+    def make(name: str, *options: object, backend: str = "onnx") -> Path:
+        def compiled(folder: Path) -> Path:
+            with alone(measured / "lock"), pytest.MonkeyPatch.context() as patch:
+                patch.setenv("HVDC_CACHE_DIR", str(measured))
+                given = ("--vae", vae, "--latents", latents, *options)
+                return decoders.compiled_decoder(watched_checkpoint, folder / f"{name}.hvdc", *given, backend=backend)
+
+        return made_once(tmp_path_factory, name, compiled)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiled_artifact(with_decoder: Callable[..., Path]) -> Path:
     """With a decoder in two by two tiles, as ONNX graphs alone."""
-    output = tmp_path_factory.mktemp("tiled") / "tiled.hvdc"
-    with _alone_in(measured):
-        given = ("--vae", vae, "--latents", latents, "--decoder-tile", decoders.TILED)
-        return decoders.compiled_decoder(watched_checkpoint, output, *given)
+    return with_decoder("tiled", "--decoder-tile", decoders.TILED)
 
 
 @pytest.fixture(scope="session")
-def whole_artifact(tiled_artifact: Path, watched_checkpoint: Path, vae: Path, latents: Path, measured: Path) -> Path:
+def whole_artifact(with_decoder: Callable[..., Path]) -> Path:
     """With a decoder in one tile, as ONNX graphs alone."""
-    with _alone_in(measured):
-        output = tiled_artifact.with_name("whole.hvdc")
-        return decoders.compiled_decoder(watched_checkpoint, output, "--vae", vae, "--latents", latents)
+    return with_decoder("whole")
 
 
 @pytest.fixture(scope="session")
-def binary_artifact(tiled_artifact: Path, watched_checkpoint: Path, vae: Path, latents: Path, measured: Path) -> Path:
+def binary_artifact(with_decoder: Callable[..., Path]) -> Path:
     """With a decoder in one tile, compiled for the phone's NPU; skips where that is not possible."""
     if why := why_not():
         pytest.skip(why)
-    with _alone_in(measured):
-        output = tiled_artifact.with_name("binary.hvdc")
-        given = ("--vae", vae, "--latents", latents)
-        return decoders.compiled_decoder(watched_checkpoint, output, *given, backend="qnn")
+    return with_decoder("binary", backend="qnn")
 
 
 @pytest.fixture(scope="session")
-def runnable_artifact(
-    tiled_artifact: Path, watched_checkpoint: Path, vae: Path, latents: Path, calibration: Path, measured: Path
-) -> Path:
+def runnable_artifact(with_decoder: Callable[..., Path], calibration: Path) -> Path:
     """With a decoder in two by two tiles, and activation scales."""
-    with _alone_in(measured):
-        output = tiled_artifact.with_name("runnable.hvdc")
-        given = ("--vae", vae, "--latents", latents, "--decoder-tile", decoders.TILED)
-        scales = ("--calibration", calibration, "--allow-geometry")
-        return decoders.compiled_decoder(watched_checkpoint, output, *given, *scales)
+    scales = ("--calibration", calibration, "--allow-geometry")
+    return with_decoder("runnable", "--decoder-tile", decoders.TILED, *scales)
 
 
 @pytest.fixture

@@ -19,7 +19,15 @@ MAY_IMPORT = {
     "device_runtime": {"device_runtime"},
     "hvdc/artifact": {"hvdc.artifact", "hvdc.errors", "hvdc.config", "layouts"},
     "hvdc/targets": {"hvdc.targets", "hvdc.errors"},
-    "hvdc/plan": {"hvdc.plan", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.figures"},
+    "hvdc/plan": {
+        "hvdc.plan",
+        "hvdc.artifact",
+        "hvdc.targets",
+        "hvdc.config",
+        "hvdc.errors",
+        "hvdc.figures",
+        "hvdc.files",
+    },
     "hvdc/deploy": {"hvdc.deploy", "hvdc.artifact", "hvdc.targets", "hvdc.errors", "hvdc.progress"},
     "hvdc/pipeline": {"hvdc", *LIBRARIES},
     "hvdc/measure": {
@@ -27,6 +35,7 @@ MAY_IMPORT = {
         "hvdc.artifact",
         "hvdc.deploy",
         "hvdc.errors",
+        "hvdc.files",
         "hvdc.pipeline",
         "hvdc.plan",
         "hvdc.progress",
@@ -36,6 +45,7 @@ MAY_IMPORT = {
         "hvdc.doctor",
         "hvdc.deploy",
         "hvdc.errors",
+        "hvdc.files",
         "hvdc.measure",
         "hvdc.pipeline",
         "device_runtime",
@@ -87,6 +97,7 @@ def test_every_package_is_in_a_room_with_rules() -> None:
 
 
 def test_modules_are_one_idea() -> None:
-    """Above 400 lines a module is asked to be split; generated files are not modules."""
-    sizes = {p: len(p.read_text("utf-8").splitlines()) for room in OURS for p in modules(room)}
+    """Above 400 lines a module is asked to be split, one of tests too; generated files are not modules."""
+    rooms = (*OURS, "tests", "benchmarks", "examples", "tools")
+    sizes = {p: len(p.read_text("utf-8").splitlines()) for room in rooms for p in modules(room)}
     assert {str(p.relative_to(ROOT)): n for p, n in sizes.items() if n > 400} == {}

@@ -13,7 +13,7 @@ import pytest
 
 from hvdc import figures
 from hvdc.errors import HvdcError, UsageError
-from hvdc.figures import house_style, new_figure, prepare_folder, replace_file, save
+from hvdc.figures import house_style, new_figure, prepare_folder, save
 
 
 def line() -> Any:
@@ -75,20 +75,6 @@ def test_a_picture_that_cannot_be_drawn_leaves_the_old_one(tmp_path: Path, monke
         save(figure, tmp_path, "a", about="")
     assert [(tmp_path / f"a.{x}").read_bytes() for x in ("svg", "png")] == old
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a").write_bytes(b"old")
-
-    def full(path: Path, content: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(content[:1])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
-        replace_file(tmp_path / "a", b"new")
-    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a", b"old")]
 
 
 def test_a_folder_is_made_and_a_file_in_its_place_is_named(tmp_path: Path) -> None:

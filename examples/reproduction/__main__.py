@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from examples.reproduction.report import FOLDER, NAME, draw, text
-from hvdc.figures import prepare_folder, replace_file
+from hvdc.figures import prepare_folder
+from hvdc.files import replace_file
 
 
 def main() -> None:

@@ -25,8 +25,9 @@ from examples.rates.derive import (
 from examples.reproduction.row import Row
 from examples.reproduction.said import CLEARS
 from examples.reproduction.said import GPU_ONLY as GPU_GAINS
-from examples.reproduction.stream_rows import HOUR_S, VIDEOS, steady_services_s
+from examples.reproduction.stream_rows import VIDEOS, steady_services_s
 from hvdc.plan.costs import Costs, EngineCosts, uniform
+from hvdc.plan.placement import HOUR_S
 from hvdc.plan.results import summarise
 from hvdc.plan.stream import StreamRun, simulate
 

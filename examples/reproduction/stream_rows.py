@@ -12,6 +12,7 @@ from exporters.model import ATTENTION_LINEARS, FFN_LINEARS
 from exporters.schedule import make_schedule
 from hvdc.plan.costs import Costs
 from hvdc.plan.cut import best_cut, gpu_stage_s
+from hvdc.plan.placement import HOUR_S
 from hvdc.plan.rates import RateTable
 from hvdc.plan.results import StreamResult, steady_window, summarise
 from hvdc.plan.scenarios import reference_latency_s
@@ -22,7 +23,6 @@ B = "B"
 VIDEOS = 1000
 PAPER_VIDEOS = 10
 """Of a stream of the paper (section 6.1)."""
-HOUR_S = 3600.0
 
 
 def run_all(costs: Costs, cut: int, videos: int = VIDEOS) -> dict[Mode, StreamRun]:

@@ -25,8 +25,8 @@ from exporters.aihub.progress import Progress, Say, silent
 from exporters.aihub.service import Service
 from exporters.aihub.state import Run, run_key
 from exporters.aihub.uploads import binary_run, uploaded
+from exporters.durable import hash_and_sync, sync_folder
 from exporters.qnn import graphs as qdq
-from exporters.qnn.durable import hash_and_sync, sync_folder
 from exporters.qnn.metadata import GraphInfo, Metadata
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")

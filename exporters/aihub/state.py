@@ -12,14 +12,13 @@ import errno
 import fcntl
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from exporters.aihub.errors import AiHubError
+from exporters.durable import whole_file
 
 VERSION = 1
 
@@ -126,17 +125,8 @@ class Run:
 
     def _write(self, content: dict[str, Any]) -> None:
         try:
-            handle, name = tempfile.mkstemp(prefix=f".{self.path.name}.", dir=self.path.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as file:
-                    file.write(json.dumps(content, indent=2, sort_keys=True) + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(name).replace(self.path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    Path(name).unlink()
-                raise
+            with whole_file(self.path) as file:
+                file.write((json.dumps(content, indent=2, sort_keys=True) + "\n").encode())
         except OSError as error:
             raise self._unusable("cannot be written", error) from error
 

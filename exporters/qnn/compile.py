@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from exporters.durable import hash_and_sync, sync_folder
 from exporters.qnn import graphs as qdq
 from exporters.qnn import messages, process
 from exporters.qnn.available import Toolchain, library_folder, toolchain
-from exporters.qnn.durable import hash_and_sync, sync_folder
 from exporters.qnn.errors import QnnError
 from exporters.qnn.metadata import GraphInfo, Metadata, TensorInfo, read_metadata
 from exporters.qnn.options import Limits, QnnOptions

@@ -6,6 +6,7 @@ docs/FORMAT.md, "Order of checks", is the specification of `parse_index`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,6 +20,8 @@ from hvdc.artifact.index_write import HASH_FIELD, seal
 from hvdc.artifact.records import NONE, DType, Expert, FileKind, Section, TensorKind
 from layouts.order import BY_ID, ROW_MAJOR_ID
 from layouts.regions import REGION_GRANULE_BYTES, TENSOR_ALIGNMENT_BYTES, align_up
+
+EXPERTS = frozenset(Expert)
 
 
 def parse_index(data: bytes) -> Index:
@@ -277,7 +280,7 @@ def _check_unique(index: Index) -> None:
 def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) -> None:
     f, block = index.files[file_index], int(t["block"])
     held = records.FILE_HOLDS[FileKind(int(f["kind"]))]
-    if int(t["file"]) != file_index or int(t["kind"]) not in held or int(t["expert"]) not in list(Expert):
+    if int(t["file"]) != file_index or int(t["kind"]) not in held or int(t["expert"]) not in EXPERTS:
         refuse(Code.INDEX_TENSOR_RECORD, place, f"file {file_index}, a kind that it holds, a known expert")
     opaque = int(f["kind"]) == FileKind.DECODER
     if opaque and (int(t["expert"]) != Expert.SHARED or int(t["linear"]) != NONE):
@@ -285,7 +288,7 @@ def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) 
     first, blocks = int(f["first_block"]), int(f["block_count"])
     if not (first <= block < first + blocks if blocks else block == NONE):
         refuse(Code.INDEX_TENSOR_RECORD, place, f"a block of the {blocks} from {first}", block)
-    if int(t["dtype"]) not in list(DType):
+    if int(t["dtype"]) not in records.DTYPE_BYTES:
         refuse(Code.INDEX_DTYPE, place, "a known dtype", t["dtype"])
     if (int(t["dtype"]) == DType.UINT8) != opaque:
         refuse(Code.INDEX_DTYPE, place, "UINT8 in a file of kind DECODER and nowhere else", t["dtype"])
@@ -293,7 +296,7 @@ def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) 
     if tile_order != ROW_MAJOR_ID and tile_order not in BY_ID:
         refuse(Code.INDEX_TILE_ORDER, place, "a known tile order", tile_order)
     dims = int(t["dims"])
-    shape, padded = [[int(v) for v in t[f]] for f in ("shape", "padded")]
+    shape, padded = t["shape"].tolist(), t["padded"].tolist()
     good = 1 <= dims <= records.MAX_DIMS
     good = good and all(0 < s <= p for s, p in zip(shape[:dims], padded[:dims], strict=True))
     good = good and not any(shape[dims:]) and not any(padded[dims:])
@@ -311,15 +314,15 @@ def _check_tensor_record(index: Index, t: np.void, file_index: int, place: str) 
 
 def _check_scales(index: Index) -> None:
     """An INT8 tensor has one FP32 scale per padded output column; nothing else has a scale."""
-    for i, t in enumerate(index.tensors):
-        link = int(t["scale"])
-        if int(t["dtype"]) != DType.INT8:
+    columns = (index.tensors["scale"].tolist(), index.tensors["dtype"].tolist())
+    for i, (link, dtype) in enumerate(zip(*columns, strict=True)):
+        if dtype != DType.INT8:
             if link != NONE:
                 refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "no scale", link)
             continue
         if link >= len(index.tensors):
             refuse(Code.INDEX_SCALE_LINK, f"tensor {i}", "the id of a scale", link)
-        s = index.tensors[link]
+        t, s = index.tensors[i], index.tensors[link]
         if (
             int(s["dtype"]) != DType.FLOAT32
             or int(s["dims"]) != 1
@@ -351,10 +354,12 @@ def _check_steps(index: Index) -> None:
 def _check_totals(index: Index) -> None:
     recorded = [int(size) for size in index.geometry["kind_bytes"]]
     recorded += [0 if record is None else int(record["bytes"]) for record in (index.calibration, index.decoder)]
+    totals: Counter[int] = Counter()
+    for number, size in zip(index.tensors["kind"].tolist(), index.tensors["bytes"].tolist(), strict=True):
+        totals[number] += size
     for kind, size in zip(TensorKind, recorded, strict=True):
-        total = sum(int(t["bytes"]) for t in index.tensors if int(t["kind"]) == kind)
-        if total != size:
-            refuse(Code.INDEX_TOTALS, f"kind {kind.name}", total, size)
+        if totals[kind] != size:
+            refuse(Code.INDEX_TOTALS, f"kind {kind.name}", totals[kind], size)
     total = sum(int(f["bytes"]) for f in index.files)
     if total != int(index.geometry["data_bytes"]):
         refuse(Code.INDEX_TOTALS, "data_bytes", total, index.geometry["data_bytes"])

@@ -138,7 +138,7 @@ def build_index(manifest: Manifest, manifest_bytes: bytes) -> bytes:
 
 def _payload(kind: Section, rows: list[Table]) -> Payload:
     record = records.SECTION_RECORDS[kind]
-    return kind, np.concatenate([np.zeros(0, record.dtype), *rows]).tobytes(), len(rows), record.bytes
+    return kind, b"".join(row.tobytes() for row in rows), len(rows), record.bytes
 
 
 def assemble(

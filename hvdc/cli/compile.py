@@ -31,6 +31,7 @@ from hvdc.cli.shared_options import (
     refuse_without_effect,
     run_options,
     say_for,
+    target_option,
 )
 from hvdc.cli.summary import print_summary, trajectories
 from hvdc.config import SCALE_MODES, CompileConfig, load_config
@@ -67,8 +68,7 @@ SHOWN_LINEARS = 12
 @decoder_options
 @run_options
 @dtype_option
-@click.option("--target", metavar="NAME|FILE",
-              help="The phone's SoC, or what `hvdc probe` wrote about one.  [default: sm8750]")  # fmt: skip
+@target_option
 @click.option("--jobs", type=click.IntRange(1, 64), default=default_jobs, show_default="cores", help="Threads.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, write nothing.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted build of this output.")

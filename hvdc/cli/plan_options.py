@@ -11,6 +11,7 @@ import click
 
 from hvdc.cli.output import err, progress_for
 from hvdc.plan.arrivals import AT_ONCE, arrivals_of
+from hvdc.plan.fitting import sizes_fitting
 from hvdc.plan.rates import RateTable, load_rates
 from hvdc.plan.results import Since
 from hvdc.plan.scenarios import POLICIES, Configuration, PolicyName, Scenario, configurations, cut_of
@@ -22,6 +23,7 @@ LONG = 50_000
 """Videos in all configurations from which on progress is shown: a second or so."""
 
 OPTIONS = (
+    click.argument("artifact", required=False, type=click.Path(path_type=Path)),
     click.option(
         "--rates", "rates_file", required=True, type=click.Path(path_type=Path), help="A table of rates, TOML."
     ),
@@ -85,6 +87,7 @@ class Asked:
     def of(
         cls,
         *,
+        artifact: Path | None,
         rates_file: Path,
         modes: Sequence[str],
         videos: int | None,
@@ -100,7 +103,8 @@ class Asked:
     ) -> Asked:
         table = load_rates(rates_file)
         chosen: Sequence[Mode] = [m for m in MODES if m in modes or "all" in modes]
-        costs = shared_block_costs(table) if "hetero-tensor" in chosen else table.costs()
+        sizes = None if artifact is None else sizes_fitting(table, artifact)
+        costs = shared_block_costs(table, sizes) if "hetero-tensor" in chosen else table.costs()
         who: Sequence[PolicyName] = [p for p in POLICIES if p in policies or "all" in policies]
         trace = arrivals != AT_ONCE and ":" not in arrivals
         scenario = Scenario(

@@ -21,7 +21,8 @@ from hvdc.plan.scenarios import factors_of, reference_of, slo
 def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked: Any) -> None:
     """Videos per hour that meet a deadline, for each configuration and deadline.
 
-    A deadline is a factor times the reference: the latency of a single video on the NPU alone.
+    A deadline is a factor times the reference: the latency of a single video on the NPU alone. ARTIFACT is as for
+    `hvdc plan simulate`.
 
     \b
     hvdc plan slo --rates RATES.toml --videos 100

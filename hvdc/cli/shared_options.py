@@ -75,6 +75,12 @@ _RUN = (
     click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu, cuda, or cuda:N."),
 )
 
+target_option = click.option(
+    "--target",
+    metavar="NAME|FILE",
+    help="The phone's SoC, or what `hvdc probe` wrote about one.  [default: sm8750]",
+)
+
 dtype_option = click.option(
     "--dtype",
     type=click.Choice(get_args(CalibrationDType)),

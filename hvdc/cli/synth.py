@@ -10,11 +10,12 @@ import click
 
 from hvdc.cli.compile import default_jobs
 from hvdc.cli.output import mib, out, print_json, progress_for
+from hvdc.cli.shared_options import target_option
 from hvdc.config import load_config
 from hvdc.errors import UsageError
 from hvdc.pipeline.splat import build_splat
 from hvdc.pipeline.synthetic import DTYPES, LAYOUTS, PRESETS, preset_geometry, write_synthetic
-from hvdc.targets import target_names
+from hvdc.targets import with_description
 
 PRESET = click.option("--preset", type=click.Choice(sorted(PRESETS)), default="tiny", show_default=True, help="Sizes.")
 LAYERS = click.option("--layers", type=click.IntRange(1, 1000), help="Another number of blocks than the preset's.")
@@ -69,7 +70,7 @@ def checkpoint(
 @PRESET
 @LAYERS
 @click.option("--splat", "value", type=float, default=1.0, show_default=True, help="Value of every weight.")
-@click.option("--target", type=click.Choice(target_names()), help="The phone's SoC.  [default: sm8750]")
+@target_option
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), required=True, help="The artifact to write: NAME.hvdc."
 )
@@ -92,7 +93,7 @@ def artifact(
     if not math.isfinite(value):
         raise UsageError("the value of the weights must be finite", where="--splat", found=str(value))
     geometry = preset_geometry(preset, layers)
-    config = load_config(None, (), {"target": target})
+    config = load_config(None, (), with_description({"target": target}))
     progress = progress_for(quiet=quiet or as_json)
     built = build_splat(output, geometry, config, value, jobs=jobs, force=force, progress=progress)
     if as_json:

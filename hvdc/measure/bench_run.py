@@ -14,6 +14,7 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.layout import Layout
 from hvdc.errors import UsageError
+from hvdc.files import explaining, write_durably
 from hvdc.measure.bench import Benched, BenchRequest, bench
 from hvdc.measure.host_decode import with_host_decode
 from hvdc.measure.phone import Deployed, deployed_place
@@ -23,7 +24,6 @@ from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_decoders import DECODERS
 from hvdc.pipeline.runtime_build import find_runtime
-from hvdc.pipeline.workspace import explaining, write_durably
 from hvdc.plan.rates import RateTable, rates_toml
 
 HOST_DECODERS = DECODERS

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from hvdc.errors import HvdcError
+from hvdc.files import explaining, write_durably
 from hvdc.measure.platform_facts import MIB, PlatformFacts, size_text
-from hvdc.pipeline.workspace import explaining, write_durably
 
 VERSION = 1
 MAX_BYTES = 8 << 20

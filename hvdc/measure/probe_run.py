@@ -16,6 +16,7 @@ from hvdc.deploy.device_facts import DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.layout import Layout
 from hvdc.errors import HvdcError, UsageError
+from hvdc.files import explaining, write_durably
 from hvdc.measure.bench_run import check_table_path
 from hvdc.measure.phone import DevicePlace, pushed_place
 from hvdc.measure.places import HostPlace
@@ -26,7 +27,6 @@ from hvdc.pipeline.cache import cache_folder, locked
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import find_runtime, kept_runtime
 from hvdc.pipeline.runtime_kept import HEXAGON, Runtime
-from hvdc.pipeline.workspace import explaining, write_durably
 from hvdc.targets import TargetDescription, load_target, target_of_soc
 
 BASE = "sm8750"

@@ -24,7 +24,7 @@ from exporters.errors import CheckpointError
 from hvdc.artifact.calibration import CalibrationDType, Seed
 from hvdc.artifact.fields import Model, Sha256, Size
 from hvdc.artifact.manifest import Geometry, Step, Video
-from hvdc.pipeline.workspace import write_durably
+from hvdc.files import write_durably
 from quant.calibration.statistics import Statistics, from_arrays
 
 KEY = "calibration"

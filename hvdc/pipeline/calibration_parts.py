@@ -21,9 +21,10 @@ import numpy as np
 
 from exporters.model import Geometry
 from hvdc.errors import HvdcError, UsageError
+from hvdc.files import write_durably
 from hvdc.pipeline.calibration_file import pack, unpack
 from hvdc.pipeline.ranks import Ranks
-from hvdc.pipeline.workspace import lock_directory, partial_path, write_durably
+from hvdc.pipeline.workspace import lock_directory, partial_path
 from quant.calibration.statistics import Statistics, empty, from_arrays
 
 Pair = tuple[int, int]

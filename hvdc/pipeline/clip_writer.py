@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hvdc.errors import HvdcError, UsageError
+from hvdc.files import whole_folder, write_durably
 from hvdc.pipeline.videos import mp4_bytes, pixels_of, require_encoder
-from hvdc.pipeline.workspace import write_durably
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -59,15 +57,9 @@ def write_clip(path: Path, frames: Float32Array, fps: int) -> None:
         images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=round(1000 / fps), loop=0)
         write_durably(path, file.getvalue())
         return
-    temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    try:
+    with whole_folder(path, f".{path.name}.") as folder:
         for t, image in enumerate(images):
-            image.save(temporary / f"frame-{t:04d}.png")
-        temporary.chmod(0o755)
-        shutil.rmtree(path, ignore_errors=True)
-        temporary.replace(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            image.save(folder / f"frame-{t:04d}.png")
 
 
 def image_library() -> Any:

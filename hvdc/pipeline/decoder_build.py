@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +27,7 @@ from hvdc.artifact.decoder import Binary, Check, Decoder, Graph, Port, Quantisat
 from hvdc.artifact.manifest import Video
 from hvdc.config import CompileConfig
 from hvdc.errors import HvdcError
+from hvdc.files import whole_folder, write_durably
 from hvdc.pipeline import decoder_backends as backends
 from hvdc.pipeline.cache import cache_folder, locked
 from hvdc.pipeline.decoder_checks import emulate_graphs, emulated_graphs, other_build
@@ -40,7 +40,6 @@ from hvdc.pipeline.decoder_trials import Emulated
 from hvdc.pipeline.latents_file import Float32Array, latents_sha256, read_latents
 from hvdc.pipeline.prepare import require_room
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.workspace import write_durably
 from quant.decoder.graph import VARIANTS, Graphs
 from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise, serialised
@@ -254,14 +253,10 @@ def _built(making: _Making, quantised: Quantised, attempt: Attempt, planner: Til
             making.say(f"the decoder's graphs are taken from the cache: {folder}")
             return parts
         _sweep(folder.parent)
-        temporary = Path(tempfile.mkdtemp(prefix=MAKING, dir=folder.parent))
-        try:
+        with whole_folder(folder, MAKING) as temporary:
             made = _made(making, quantised, attempt, planner, temporary)
             write_durably(temporary / IDENTITY, made.sha256().encode("ascii"))
             write_durably(temporary / ENTRY, made.entry.model_dump_json().encode())
-            temporary.replace(folder)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     return DecoderParts(made.entry, {name: folder / path.name for name, path in made.files.items()}, made.hashes)
 
 

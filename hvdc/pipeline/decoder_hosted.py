@@ -20,12 +20,12 @@ from exporters.aihub.progress import Progress as Step
 from exporters.qnn.errors import QnnError
 from hvdc.artifact.decoder import Binary, Check, Decoder
 from hvdc.errors import HvdcError, UsageError
+from hvdc.files import file_sha256
 from hvdc.pipeline.decoder_encodings import Float32Array
 from hvdc.pipeline.decoder_graphs import read_graphs
 from hvdc.pipeline.decoder_parts import files_in
 from hvdc.pipeline.decoder_trials import Emulated, Trial, compared, graph_trials
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.workspace import file_sha256
 from quant.decoder.graph import VARIANTS
 
 Say = Callable[[str], None]

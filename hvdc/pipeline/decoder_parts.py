@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hvdc.artifact.decoder import Decoder
-from hvdc.pipeline.workspace import file_sha256
+from hvdc.files import file_sha256
 
 PREFIX = "decoder."
 ENCODINGS, BINARY = f"{PREFIX}encodings", f"{PREFIX}binary"

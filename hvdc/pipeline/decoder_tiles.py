@@ -18,8 +18,8 @@ from exporters.decoder.tiles import TileSettings
 from exporters.qnn.errors import QnnError
 from hvdc.config import CompileConfig
 from hvdc.errors import UsageError
+from hvdc.files import write_durably
 from hvdc.pipeline.cache import cache_folder, locked
-from hvdc.pipeline.workspace import write_durably
 
 WHOLE_BYTES_PER_VALUE, LAST_BYTES_PER_VALUE, FRONT_BYTES_PER_VALUE = 34, 28, 40
 """Bytes that a `later` graph needs for each value of a feature map of its last stage: a graph of all stages, of the

@@ -23,8 +23,8 @@ from exporters.errors import CheckpointError
 from exporters.model import Geometry
 from exporters.safetensors_file import SafetensorsFile
 from hvdc.artifact.manifest import Step, Video
+from hvdc.files import write_durably
 from hvdc.pipeline.calibration_file import KEY, Provenance, pack, require_same_run
-from hvdc.pipeline.workspace import write_durably
 
 Float32Array = npt.NDArray[np.float32]
 

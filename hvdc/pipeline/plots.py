@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hvdc.figures import COLOURS, DASHES, new_figure, replace_file
+from hvdc.figures import COLOURS, DASHES, new_figure
+from hvdc.files import replace_file
 from quant.calibration.histogram import BINS, share_below
 from quant.calibration.histogram import edges as bin_edges
 from quant.calibration.outliers import FEW_BITS

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 from hvdc.errors import UsageError
-from hvdc.pipeline.workspace import write_durably
+from hvdc.files import write_durably
 
 GENERATOR = b'<meta name="generator" content="hvdc '
 """What every report has near its beginning."""

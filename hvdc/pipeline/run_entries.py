@@ -15,9 +15,9 @@ from typing import Any
 
 from hvdc.artifact.stream_records import STREAM_NAME
 from hvdc.errors import UsageError
+from hvdc.files import TEMPORARY, explaining
 from hvdc.pipeline.run_trace import TRACE_NAME, is_trace
 from hvdc.pipeline.stream_file import DESCRIPTION_NAME
-from hvdc.pipeline.workspace import TEMPORARY, explaining
 
 RUN_NAME = "run.json"
 LATENTS_NAME, SHEET_NAME = "latents.safetensors", "sheet.png"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hvdc.artifact.reader import Artifact
 from hvdc.errors import HvdcError
-from hvdc.pipeline.workspace import explaining
+from hvdc.files import explaining
 
 FORMAT = "hvdc-frames-1"
 CHANNELS = 3

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdc.errors import UsageError
+from hvdc.files import TEMPORARY, explaining, write_durably
 from hvdc.pipeline.run_entries import (
     LATENTS_NAME,
     REPLACED,
@@ -32,7 +33,7 @@ from hvdc.pipeline.run_entries import (
 )
 from hvdc.pipeline.run_policy import RunPolicy
 from hvdc.pipeline.stream_file import StreamVideo
-from hvdc.pipeline.workspace import TEMPORARY, explaining, lock_directory, write_durably
+from hvdc.pipeline.workspace import lock_directory
 
 FORMAT = 1
 

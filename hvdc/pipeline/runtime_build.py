@@ -13,6 +13,7 @@ from device_runtime.build import NDK as NDK
 from device_runtime.build import SOURCE, BuildError, build_host, compiler, why_not
 from device_runtime.sources import sources_sha256
 from hvdc.errors import HvdcError
+from hvdc.files import explaining, write_durably
 from hvdc.pipeline.cache import locked
 from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_kept import (
@@ -25,7 +26,6 @@ from hvdc.pipeline.runtime_kept import (
     kept_in,
     programs_of,
 )
-from hvdc.pipeline.workspace import explaining, write_durably
 
 TARGETS = ("host", "host-asan", "aarch64-linux", "android-arm64", HEXAGON)
 """Presets that `hvdc runtime build` offers: those whose programs are of use outside this project's own tests."""

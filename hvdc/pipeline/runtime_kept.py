@@ -14,8 +14,8 @@ from pathlib import Path
 
 from device_runtime.build import SKELS
 from hvdc.errors import HvdcError
+from hvdc.files import explaining
 from hvdc.pipeline.cache import cache_folder
-from hvdc.pipeline.workspace import explaining
 
 RUNNER = "hvdc_runner"
 PROGRAMS = (RUNNER, "hvdc_bench", "hvdc_check", "hvdc_dump", "hvdc_probe", "hvdc_selftest")

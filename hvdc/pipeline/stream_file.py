@@ -20,8 +20,8 @@ from hvdc.artifact.manifest import Manifest
 from hvdc.artifact.reader import Artifact
 from hvdc.artifact.stream_records import ALIGN_BYTES, HEADER, MAGIC, MAX_VIDEOS, STREAM_NAME, VERSION, VIDEO
 from hvdc.errors import UsageError
+from hvdc.files import durable, write_durably
 from hvdc.pipeline.sources import ArtifactSource
-from hvdc.pipeline.workspace import durable, write_durably
 from layouts.regions import align_up
 from quant.paths.host import initial_noise, to_tokens
 

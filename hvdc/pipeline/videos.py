@@ -6,7 +6,6 @@ import hashlib
 import importlib
 import io
 import json
-import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hvdc.errors import HvdcError, UsageError
+from hvdc.files import replace_file
 
 __all__ = ["Exported", "VideoFolder", "export_videos", "video_name"]
 
@@ -84,7 +84,7 @@ class VideoFolder:
         name, as_given = video_name(prompt, index)
         if name in self._mapping:
             raise UsageError("two clips have the same prompt and index", found=f"{prompt!r}, {index}")
-        _replace(self._folder / name, mp4_bytes(pixels_of(frames, name), self._fps))
+        replace_file(self._folder / name, mp4_bytes(pixels_of(frames, name), self._fps))
         self._mapping[name] = prompt
         if not as_given:
             self._renamed.append(name)
@@ -92,7 +92,7 @@ class VideoFolder:
     def finish(self) -> Exported:
         """Write the mapping of names to prompts beside the folder."""
         prompts = self._folder.with_name(f"{self._folder.name}.prompts.json")
-        _replace(prompts, (json.dumps(self._mapping, indent=1, ensure_ascii=False) + "\n").encode())
+        replace_file(prompts, (json.dumps(self._mapping, indent=1, ensure_ascii=False) + "\n").encode())
         return Exported(self._folder, prompts, tuple(self._mapping), tuple(self._renamed))
 
 
@@ -195,14 +195,3 @@ def mp4_bytes(pixels: npt.NDArray[np.uint8], fps: int) -> bytes:
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return file.getvalue()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """A file that is whole or absent. Its temporary name is short, for the name itself may be as long as allowed."""
-    temporary = path.with_name(f".{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -7,7 +7,6 @@ was stopped anywhere therefore leaves whole files, and at most one ``.tmp`` and 
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import hashlib
@@ -15,17 +14,16 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 from hvdc.artifact.manifest import INDEX_NAME, MANIFEST_NAME
-from hvdc.errors import HvdcError, UsageError
+from hvdc.errors import UsageError
+from hvdc.files import TEMPORARY, explaining, file_sha256, sync_folder, write_durably
 
 JOURNAL = "journal.jsonl"
-TEMPORARY = ".tmp"
 ARTIFACT, REPLACED = "artifact", "replaced"
 OWN_ENTRIES = {JOURNAL, JOURNAL + TEMPORARY, ARTIFACT, REPLACED}
 """All that a ``.partial`` directory of ours can hold: one with anything else is somebody's, and is left alone."""
@@ -191,7 +189,7 @@ class Workspace:
         Raises UsageError for something that appeared there in the meantime and may not go.
         """
         for directory in [self.path, *(d for d in self.path.iterdir() if d.is_dir())]:
-            _sync_directory(directory)
+            sync_folder(directory)
         if _is_there(self.output):
             if not (self._replace and _is_artifact(self.output)):
                 raise UsageError(
@@ -201,7 +199,7 @@ class Workspace:
                 )
             self.output.rename(self.partial / REPLACED)
         self.path.rename(self.output)
-        _sync_directory(self.output.parent)
+        sync_folder(self.output.parent)
         shutil.rmtree(self.partial)
 
     def discard(self) -> None:
@@ -256,60 +254,3 @@ def _whole_lines(journal: Path) -> tuple[list[dict[str, Any]], int]:
 
 def _intact(path: Path, entry: Done) -> bool:
     return path.is_file() and path.stat().st_size == entry.bytes and file_sha256(path) == entry.sha256
-
-
-def file_sha256(path: Path) -> str:
-    """Of a file's bytes. Raises OSError."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_durably(path: Path, data: bytes | memoryview, *, executable: bool = False) -> None:
-    """Write ``data`` under a temporary name, sync, rename. On failure nothing is left. Raises HvdcError."""
-    with durable(path) as file:
-        file.write(data)
-        if executable:
-            os.fchmod(file.fileno(), 0o755)
-
-
-@contextlib.contextmanager
-def durable(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, under a temporary name until the end: then it is synced and renamed. On failure nothing is left.
-
-    Raises HvdcError.
-    """
-    temporary = path.with_name(path.name + TEMPORARY)
-    with explaining(path):
-        try:
-            with temporary.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.rename(path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-
-
-@contextlib.contextmanager
-def explaining(path: Path) -> Iterator[None]:
-    """What the disk refuses, as HvdcError."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise HvdcError(
-            "the disk is full" if full else "the output cannot be written",
-            where=str(path),
-            found=error.strerror or str(error),
-            fix="make room and run the same command with --resume" if full else "",
-        ) from error
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

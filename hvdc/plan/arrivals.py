@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdc.errors import UsageError
+from hvdc.plan.placement import HOUR_S
 
 AT_ONCE = "at-once"
 FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
@@ -35,7 +36,7 @@ def arrivals_of(text: str, videos: int | None, seed: int) -> tuple[float, ...]:
         count = _count(videos)
         if text == AT_ONCE:
             return (0.0,) * count
-        gap_s = 3600.0 / _per_hour(text, rate)
+        gap_s = HOUR_S / _per_hour(text, rate)
         return evenly(gap_s, count) if form == "even" else poisson(gap_s, count, seed)
     return _first(read_trace(Path(text)), videos, text)
 

@@ -10,6 +10,7 @@ from hvdc.plan.rates import RateTable, require_fitting
 
 if TYPE_CHECKING:  # it needs NumPy, and plans without an artifact don't
     from hvdc.artifact.manifest import Manifest
+    from hvdc.plan.gemms import BlockSizes
 
 
 @dataclass(frozen=True)
@@ -48,3 +49,13 @@ def fit_to_artifact(table: RateTable, path: Path) -> Model:
 
     with open_artifact(path) as artifact:
         return fit_to_manifest(table, artifact.manifest)
+
+
+def sizes_fitting(table: RateTable, path: Path) -> BlockSizes:
+    """Of a block of the artifact at ``path``. Raises as `fit_to_artifact`."""
+    from hvdc.artifact.reader import open_artifact
+    from hvdc.plan.gemms import BlockSizes
+
+    with open_artifact(path) as artifact:
+        fit_to_manifest(table, artifact.manifest)
+        return BlockSizes.of(artifact.manifest)

@@ -29,6 +29,7 @@ from hvdc.figures import (
     new_figure,
     save,
 )
+from hvdc.plan.placement import HOUR_S
 from hvdc.plan.results import Span
 
 Paths = tuple[Path, Path]
@@ -151,9 +152,9 @@ class _Unit:
 def _unit(value_s: float) -> _Unit:
     if value_s < 1:
         return _Unit("milliseconds", "ms", 1e-3, 2 if value_s < 0.01 else 0)
-    if value_s < 3600:
+    if value_s < HOUR_S:
         return _Unit("seconds", "s", 1.0, 2 if value_s < 10 else 0)
-    return _Unit("minutes", "min", 60.0, 0) if value_s < 36_000 else _Unit("hours", "h", 3600.0, 1)
+    return _Unit("minutes", "min", 60.0, 0) if value_s < 10 * HOUR_S else _Unit("hours", "h", HOUR_S, 1)
 
 
 def draw_gantt(spans: Mapping[str, Sequence[Span]], end_s: float, folder: Path) -> Paths:

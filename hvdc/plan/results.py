@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hvdc.errors import UsageError
+from hvdc.plan.placement import HOUR_S
 from hvdc.plan.stream import StreamRun, VideoTimes
 
 Since = Literal["arrival", "start"]
@@ -187,7 +188,7 @@ def _taken_s(video: VideoTimes, since: Since) -> float:
 
 
 def _per_hour(count: int, seconds: float) -> float:
-    return 3600.0 * count / seconds if seconds > 0 else 0.0
+    return HOUR_S * count / seconds if seconds > 0 else 0.0
 
 
 def _gpu_work(run: StreamRun) -> Iterable[tuple[float, float]]:

@@ -69,13 +69,14 @@ def plan_tensor(measured: Measured, sizes: BlockSizes | None = None) -> TensorPl
     return TensorPlan(measured, tuple(decide(g, measured.engines) for g in known), unmeasured, shared)
 
 
-def shared_block_costs(table: RateTable) -> Costs:
+def shared_block_costs(table: RateTable, sizes: BlockSizes | None = None) -> Costs:
     """The table's costs. Where it has no ``tensor_block_s`` but GEMM times, a block whose linears both engines share
-    takes what `plan_tensor` says for the best share; it stays unknown where that cannot be planned.
+    takes what `plan_tensor` says for the best share of a block of these ``sizes``; it stays unknown where that cannot
+    be planned.
 
     Raises UsageError as `RateTable.costs` does, and where block and GEMM times contradict each other.
     """
     costs = table.costs()
     if costs.tensor_block_s is not None or not table.gemm or table.exchange is None:
         return costs
-    return replace(costs, tensor_block_s=plan_tensor(measured_gemms(table)).tensor_block_s)
+    return replace(costs, tensor_block_s=plan_tensor(measured_gemms(table), sizes).tensor_block_s)

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from hvdc.artifact.manifest import Manifest
+from hvdc.config import FRAMES_MAX
 from hvdc.errors import UsageError
 from hvdc.plan.gemms import FFN_CHUNK_TOKENS, TILE
 
@@ -44,7 +45,8 @@ class ClipSizes:
     def of(cls, manifest: Manifest, frames: int | None = None) -> ClipSizes:
         """Of an artifact, with clips of its own length or of ``frames``.
 
-        Raises UsageError for a number of frames that no latent has: it is a multiple of the temporal scale, plus 1.
+        Raises UsageError for a number of frames that no latent has, as it is a multiple of the temporal scale, plus 1,
+        and for more than `hvdc compile` takes.
         """
         g, video = manifest.geometry, manifest.video
         sizes = cls(
@@ -65,6 +67,11 @@ def _tokens(manifest: Manifest, frames: int) -> int:
         raise UsageError(
             "there is no latent of so many frames", where="--frames", expected="1, 5, 9, …: 4 n + 1", found=str(frames)
         )
+    if frames > FRAMES_MAX:
+        raise UsageError(
+            "the clip is longer than hvdc compiles for", where="--frames", expected=f"at most {FRAMES_MAX:,} frames",
+            found=f"{frames:,}"[:40],
+        )  # fmt: skip
     latent_frames = (frames - 1) // scale + 1
     return latent_frames * manifest.video.tokens // manifest.video.latent[0]
 

@@ -17,7 +17,8 @@ from hvdc.artifact.index_read import parse_index
 from hvdc.artifact.manifest import INDEX_NAME
 from hvdc.artifact.reader import open_artifact
 from quant.weights import SMALLEST_SCALE
-from tests.artifacts import Spec, gemm_inputs, make_artifact, scale_table
+from tests.artifact_blobs import Spec, gemm_inputs, scale_table
+from tests.artifacts import make_artifact
 from tests.malformed.make import CORPUS
 
 STEPS = ("semantic", "semantic", "detail", "detail")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdc.config import FRAMES_MAX
 from tests.commands import hvdc
 from tests.hollow import full_size_manifest, write_hollow
 
@@ -39,10 +40,10 @@ def test_json_is_in_bytes_and_adds_up(artifact: Path) -> None:
 
 
 def test_a_clip_that_does_not_fit_is_said(artifact: Path) -> None:
-    done = hvdc("plan", "memory", artifact, "--frames", 2001)
+    done = hvdc("plan", "memory", artifact, "--frames", FRAMES_MAX)
     assert done.status == 0, "it is an answer, not a failure"
     assert "GiB too much" in done.out
-    facts = hvdc("plan", "memory", artifact, "--frames", 2001, "--json").json()
+    facts = hvdc("plan", "memory", artifact, "--frames", FRAMES_MAX, "--json").json()
     assert not all(m["fits"] for m in facts["modes"])
 
 
@@ -50,6 +51,14 @@ def test_an_impossible_clip_is_refused(artifact: Path) -> None:
     done = hvdc("plan", "memory", artifact, "--frames", 48)
     assert done.status == 2
     assert "4 n + 1" in done.err
+
+
+@pytest.mark.parametrize("frames", [FRAMES_MAX + 4, 4 * 10**12 + 1])
+def test_so_is_one_that_is_longer_than_any_that_is_compiled(artifact: Path, frames: int) -> None:
+    done = hvdc("plan", "memory", artifact, "--frames", frames)
+    assert done.status == 2
+    assert "at most 1,025 frames" in done.err
+    assert f"{frames:,}" in done.err
 
 
 def test_so_is_what_is_no_artifact(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from hvdc.cli import plan_options
 from hvdc.plan.scenarios import POLICIES
 from hvdc.plan.stages import MODES
+from tests.cli.test_plan_cut import fitting
 from tests.commands import Result, environment, hvdc
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -36,6 +38,17 @@ def test_every_configuration_in_a_table() -> None:
     assert [row.split()[0] for row in rows] == list(MODES)
     assert {"51", "677.0", "5.32"} <= set(rows[2].split())
     assert "916.7" in rows[0]
+
+
+@pytest.mark.parametrize("plan", [simulate, slo])
+def test_an_artifact_must_fit_its_table(plan: Callable[..., Result], tiny_artifact: Path, tmp_path: Path) -> None:
+    rates = fitting(tmp_path, tiny_artifact)
+    done = plan(tiny_artifact, rates=rates)
+    assert (done.status, done.out) == (0, plan(rates=rates).out)
+    done = plan(tiny_artifact)
+    assert done.status == 2
+    assert "was measured on another" in done.err
+    assert plan(tmp_path / "none.hvdc", rates=rates).status == 4
 
 
 def test_json_has_all_of_it() -> None:

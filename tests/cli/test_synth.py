@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,18 @@ def test_a_splat_artifact_has_the_structure_of_a_compiled_one(tiny_checkpoint: P
     assert [
         line for line in structure if not line.startswith(("geometry.text_tokens", "configuration.text_tokens"))
     ] == []
+
+
+def test_a_target_is_a_name_or_a_file_as_for_compile(tmp_path: Path) -> None:
+    own, words = tmp_path / "own.toml", resources.files("hvdc.targets").joinpath("sm8750.toml").read_text("utf-8")
+    own.write_text(words.replace('name = "sm8750"', 'name = "own"'))
+    assert hvdc("synth", "artifact", "--target", own, "-o", tmp_path / "a.hvdc", "-q").status == 0
+    with open_artifact(tmp_path / "a.hvdc") as artifact:
+        assert artifact.manifest.target.name == "own"
+    done = hvdc("synth", "artifact", "--target", "sm1", "-o", tmp_path / "b.hvdc")
+    assert done.status == 2
+    assert "there is no target 'sm1'" in done.err
+    assert "FILE.toml" in done.err
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "x"])

@@ -9,19 +9,11 @@ from pathlib import Path
 import pytest
 
 from device_runtime.build import build_host, why_not
-from tests.locks import alone
+from tests.locks import alone, shared_folder
 
 STRICT = {"CFLAGS": "-Werror", "CXXFLAGS": "-Werror"}
 """For the preset ``host``: only an optimising compiler sees all that it warns of. The preset itself does without, for
 people have other compilers."""
-
-
-def shared_folder(factory: pytest.TempPathFactory, name: str) -> Path:
-    """A folder that is the same in all processes of a test run."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / name
-    folder.mkdir(exist_ok=True)
-    return folder
 
 
 def built(factory: pytest.TempPathFactory, preset: str, what: str, programs: Sequence[str] = ()) -> dict[str, Path]:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.artifacts import make_artifact
-from tests.device_runtime.builds import built, shared_folder
+from tests.device_runtime.builds import built
 from tests.device_runtime.decoder_program import Decoded
 from tests.device_runtime.gpu import Gpu, Refused, gpu_environment
 from tests.device_runtime.programs import Checker
 from tests.device_runtime.qnn_stand_in import build_stand_in
+from tests.locks import shared_folder
 from tests.malformed.registry import BASES
 
 

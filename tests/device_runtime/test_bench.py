@@ -158,13 +158,13 @@ def test_the_npu_alone_needs_no_opencl(bench: Bench, artifact: Path, tmp_path: P
 
 
 def test_more_tokens_take_longer(bench: Bench, artifact: Path) -> None:
-    """A thousand times as many, so that nothing else on this machine can hide it."""
+    """So many that nothing else on this machine can hide it."""
 
     def block_s(*arguments: object) -> float:
         report = bench.report(artifact, "--engine", "npu", "--warm-up", 0, "--repeat", 2, *ANY, *arguments)
         return min(float(s["min_s"]) for s in report["series"] if s["what"] == "block")
 
-    assert block_s("--tokens", 4096) > block_s("--tokens", 4)
+    assert block_s("--tokens", 1024) > block_s("--tokens", 4)
 
 
 def test_tokens_are_the_artifacts_own_unless_given(bench: Bench, artifact: Path) -> None:

@@ -70,7 +70,7 @@ def widened(q: Array, scale: Array) -> Array:
         return pack(HMX_FP16_2, (q.astype(np.float32) * scale[:, None]).astype(np.float16))
 
 
-@pytest.mark.parametrize(("n", "k"), [(1536, 1536), (1, 1), (31, 33), (70, 200)])
+@pytest.mark.parametrize(("n", "k"), [(64, 1536), (1, 1), (31, 33), (70, 200)])
 def test_weights_are_widened(both: Both, n: int, k: int) -> None:
     q, scale = weight(rng(n, k), n, k)
     assert both.ask("weight", n, k, arrays=tiled(q, scale)).tobytes() == widened(q, scale).tobytes()

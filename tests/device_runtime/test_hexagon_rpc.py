@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from device_runtime.build import HEXAGON_DEVICES, SKEL
 from exporters.synth import write_checkpoint
@@ -25,6 +24,7 @@ from tests.device_runtime.rpc import STAND_IN
 from tests.device_runtime.test_hexagon_hmx import EXPECTED, functions
 from tests.device_runtime.test_npu_blocks import case, on
 from tests.exporters.models import GEOMETRY
+from tests.quant.models import one_thread
 
 READER = "llvm-readelf-22"
 EXPORTED = {"hvdc_open", "hvdc_close", "hvdc_skel_handle_invoke"}
@@ -138,10 +138,8 @@ def small_artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 def on_dsp(programs: dict[str, Path], artifact: Path, folder: Path, *command: str) -> Blocks:

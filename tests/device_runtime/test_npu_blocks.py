@@ -32,6 +32,7 @@ from tests.artifacts import read_manifest, write_manifest
 from tests.commands import compiled
 from tests.device_runtime.blocks import EXPERTS, Blocks, distance, weights_of
 from tests.device_runtime.kernels import usable_levels
+from tests.quant.models import one_thread
 
 BLOCK = 8e-4
 """Largest difference with fast sums, relative to what the block changes. Measured: up to 4.2e-4."""
@@ -47,10 +48,8 @@ to 7e-3 of the latent."""
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

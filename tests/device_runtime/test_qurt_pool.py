@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from device_runtime.build import SOURCE
-from tests.device_runtime.builds import shared_folder
+from tests.locks import shared_folder
 
 HERE = Path(__file__).resolve().parent
 STRICT = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wconversion", "-Wshadow", "-pedantic"]

@@ -5,9 +5,7 @@ It runs with AddressSanitizer and UndefinedBehaviorSanitizer, each buffer of a c
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hvdc.artifact.manifest import INDEX_NAME
-from hvdc.artifact.reader import open_artifact
 from tests.device_runtime.rpc import (
     BAD_PARAMETER,
     CLOSE,
@@ -25,15 +21,10 @@ from tests.device_runtime.rpc import (
     OUT_OF_HANDLES,
     UNSUPPORTED,
     VERSION,
-    Answer,
     Skel,
-    interface_of,
 )
+from tests.device_runtime.rpc_client import Client, Memory, interface_version
 
-GRID = {"frames": 1, "rows": 2, "columns": 3}
-TOKENS = 6
-USED_VTCM_BYTES = 64 << 10
-"""Of VTCM: the most that a product of this model keeps there."""
 U32 = st.integers(0, 2**32 - 1)
 
 
@@ -48,83 +39,6 @@ def handle(skel: Skel) -> Iterator[int]:
     opened = skel.open()
     yield opened
     skel.close(opened)
-
-
-class Memory:
-    """A descriptor that the skel may map, closed with this."""
-
-    def __init__(self, data: bytes) -> None:
-        self.fd, self.bytes = os.memfd_create("hvdc-test"), len(data)
-        os.truncate(self.fd, max(1, len(data)))
-        os.pwrite(self.fd, data, 0)
-
-    def __del__(self) -> None:
-        os.close(self.fd)
-
-    def read(self) -> bytes:
-        return os.pread(self.fd, self.bytes, 0)
-
-
-@dataclass
-class Client:
-    """Every step that comes before a block, each to be left out."""
-
-    skel: Skel
-    handle: int
-    artifact: Path
-
-    def __post_init__(self) -> None:
-        self.index = (self.artifact / INDEX_NAME).read_bytes()
-        with open_artifact(self.artifact) as opened:
-            self.sha256 = opened.index.header["index_sha256"].tobytes()
-            self.files = [(entry.path, entry.kind) for entry in opened.manifest.files]
-            self.width = opened.manifest.geometry.width
-            self.heads = opened.manifest.geometry.heads
-            self.text_tokens = opened.manifest.geometry.text_tokens
-        self.no_region = self.skel.interface.constants["no_region"]
-
-    def hello(self) -> Answer:
-        version = interface_version(self.skel)
-        return self.skel.done(self.handle, "hello", version=version, index_sha256=self.sha256)
-
-    def map(self, memory: Memory, writable: int = 0) -> int:
-        answer = self.skel.done(self.handle, "map", fd=memory.fd, bytes=memory.bytes, writable=writable)
-        region = answer.values["region"]
-        assert isinstance(region, int)
-        return region
-
-    def map_files(self, kinds: tuple[str, ...] = ("region", "adapter", "schedule")) -> list[int]:
-        """A region for each file."""
-        return [
-            self.map(Memory((self.artifact / path).read_bytes())) if kind in kinds else self.no_region
-            for path, kind in self.files
-        ]
-
-    def attach(self, regions: list[int], index: bytes | None = None) -> Answer:
-        return self.skel.ask(self.handle, "attach", index or self.index, np.array(regions, "<u4").tobytes())
-
-    def rotations(self) -> int:
-        return self.map(Memory(np.ones(TOKENS * self.width // self.heads, np.float32).tobytes()))
-
-    def open_engine(self, **more: int) -> Answer:
-        return self.skel.ask(self.handle, "open_engine", **{**GRID, "threads": 1, "vtcm_bytes": 1 << 16, **more})
-
-    def to_engine(self) -> Client:
-        self.hello()
-        assert self.attach(self.map_files()).kind == 0
-        opened = self.open_engine(rotations_region=self.rotations()).values
-        assert (opened["tokens"], opened["vtcm_bytes"]) == (TOKENS, USED_VTCM_BYTES)
-        return self
-
-    def text(self) -> bytes:
-        return np.ones(self.text_tokens * self.width, np.float32).tobytes()
-
-    def hidden(self, extra: int = 0) -> Memory:
-        return Memory(np.ones(TOKENS * self.width, np.float32).tobytes() + bytes(extra))
-
-
-def interface_version(skel: Skel) -> bytes:
-    return skel.interface.version.encode()
 
 
 @pytest.fixture
@@ -496,40 +410,3 @@ def ask_anything(client: Client, memories: tuple[Memory, Memory], data: st.DataO
 def memories(skel: Skel, ragged_artifact: Path) -> tuple[Memory, Memory]:
     """A hidden state, and something that serves as rotations."""
     return Memory(bytes(1 << 16)), Memory(np.ones(1 << 14, np.float32).tobytes())
-
-
-def test_the_interface_is_of_one_piece(programs: dict[str, Path]) -> None:
-    """Numbers without gaps from 2 on, records that need no padding."""
-    methods = list(interface_of(programs["hvdc_dsp"]).methods.values())
-    assert [method.number for method in methods] == list(range(2, 2 + len(methods)))
-    for method in methods:
-        for fields, size, first in (
-            (method.fields_in, method.in_bytes, "abi"),
-            (method.fields_out, method.out_bytes, "kind"),
-        ):
-            assert size % 8 == 0
-            assert fields[0] == (first, 4)
-            offset = 0
-            for _, width in fields:
-                assert offset % min(width, 8) == 0
-                offset += width
-
-
-def test_the_document_lists_every_method(programs: dict[str, Path]) -> None:
-    """docs/HEXAGON.md: | number | method | in | out | buffers |, without the fields that all have or nobody reads."""
-    text = (Path(__file__).resolve().parents[2] / "docs" / "HEXAGON.md").read_text("utf-8")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
-    listed = {row[1].strip("`"): row for row in rows if len(row) == 5 and row[0].isdecimal()}
-
-    def shown(names: list[str]) -> str:
-        return ", ".join(name for name in names if name != "unused") or "–"
-
-    for method in interface_of(programs["hvdc_dsp"]).methods.values():
-        assert listed.pop(method.name) == [
-            str(method.number),
-            f"`{method.name}`",
-            shown([name for name, _ in method.fields_in[1:]]),
-            shown([name for name, _ in method.fields_out[1:]]),
-            shown([b.name for b in method.given] + [f"→ {b.name}" for b in method.taken]),
-        ]
-    assert listed == {}

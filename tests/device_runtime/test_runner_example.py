@@ -5,8 +5,8 @@ millions that lies next to a half, the norms and what the CPU computes, in FP64 
 of the path's own error against fp32, on videos that nobody chose. With fast sums the NPU's engine rounds elsewhere,
 which grows over a video; what can be asked of it is to be as near to fp32 as the path is.
 
-The program is the optimised one, as it ships: what a sanitizer sees, it sees in the short streams of test_runner.py,
-test_runner_tensor.py and test_gpu_blocks.py.
+The program is the optimised one, as it ships: what a sanitizer sees, it sees in the short streams of
+runner/test_modes.py, test_runner_tensor.py and test_gpu_blocks.py.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from tests.device_runtime.hexagon import (
     why_no_hexagon,
 )
 from tests.device_runtime.rpc import STAND_IN, Skel
-from tests.device_runtime.test_rpc_skel import Client
+from tests.device_runtime.rpc_client import Client
 
 pytestmark = pytest.mark.skipif(bool(why_no_hexagon()), reason=why_no_hexagon() or "there is one")
 
@@ -61,14 +61,23 @@ def test_everything_passes_under_the_emulator(build: Path, arch: str) -> None:
 
 @pytest.mark.parametrize("kib", [32, 64, 4096, 4100])
 def test_what_there_is_no_memory_for_is_not_called_passed(build: Path, kib: int) -> None:
-    status, found = states([*emulated(build, ARCH, "hvdc_selftest_dsp"), str(kib)])
-    left_out = {name for name, (state, _) in found.items() if state == "not checked"}
-    assert status == 0
+    """The vector unit's checks use none."""
+    left_out = set()
+    for unit in ("matrix: ", "DMA: "):
+        status, found = states([*emulated(build, ARCH, "hvdc_selftest_dsp"), str(kib), unit])
+        assert status == 0
+        left_out |= {name for name, (state, _) in found.items() if state == "not checked"}
     assert left_out == {
         name
         for name, least in (("matrix: ends of VTCM, scales, sums that are kept", 136), ("DMA: copies", 54))
         if kib < least
     }
+
+
+def test_one_check_can_be_asked_for(build: Path) -> None:
+    command = [*emulated(build, ARCH, "hvdc_selftest_dsp"), "64"]
+    assert states([*command, "vector: sums of"]) == (0, {"vector: sums of subnormal numbers": ("passed", "")})
+    assert states([*command, "no such check"]) == (1, {})
 
 
 def test_too_little_memory_is_said(build: Path) -> None:
@@ -80,6 +89,8 @@ def test_too_little_memory_is_said(build: Path) -> None:
 
 VECTOR, WEIGHTS, STAGED = ("selftest_vector.c",), ("hvx_tiles.c",), ("hmx_staged.c",)
 """What is compiled again."""
+CHECKED = {VECTOR: ["vector: "], WEIGHTS: [], STAGED: ["matrix: "]}
+"""Which checks can then find something: the others are the code that passes everything above. [] for all."""
 
 
 def each(name: str, expression: str, wrong: str) -> Fault:
@@ -149,7 +160,8 @@ FAULTS: dict[str, tuple[Fault, set[str]]] = {
 def test_a_fault_is_found_by_the_check_that_names_it(build: Path, tmp_path: Path, name: str) -> None:
     fault, due = FAULTS[name]
     program = rebuilt(build, "hvdc_selftest_dsp", ARCH, tmp_path, fault)
-    status, found = states(["qemu-hexagon", "-cpu", NEWEST_CPU_OF_EVERY_EMULATOR, str(program)])
+    command = ["qemu-hexagon", "-cpu", NEWEST_CPU_OF_EVERY_EMULATOR, str(program)]
+    status, found = states([*command, "8192", *CHECKED[fault.compiled]])
     assert status == 1
     failed = {check for check, (state, _) in found.items() if state == "FAILED"}
     assert due <= failed

@@ -12,6 +12,7 @@ from torch import Tensor
 from examples.moving_shapes.dit import MovingShapesTransformer
 from examples.moving_shapes.generate import MODEL, LatentVae, denoise, load_transformer, load_vae, seeded_noise
 from examples.moving_shapes.shapes import load_prompts
+from tests.quant.models import one_thread
 
 SAMPLE_PROMPTS = (
     "a red circle moving left on dark background",
@@ -44,10 +45,8 @@ def sampled() -> Sampled:
 @pytest.fixture(autouse=True, scope="package")
 def _one_thread() -> Iterator[None]:
     """On a busy machine, threads that wait for each other cost more than they save on tensors of this size."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+    with one_thread():
+        yield
 
 
 @pytest.fixture(autouse=True)

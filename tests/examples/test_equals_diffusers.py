@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diffusers import AutoencoderKLWan, WanTransformer3DModel
 from torch import Tensor, nn
 
 from examples.moving_shapes.dit import DETAIL, TRANSFORMER_CONFIG, MovingShapesTransformer
@@ -30,6 +29,8 @@ def relative(out: Tensor, reference: Tensor) -> float:
 @pytest.mark.parametrize("frames", [1, 5, 17])
 @torch.no_grad()
 def test_vae(frames: int) -> None:
+    from diffusers import AutoencoderKLWan
+
     vae = VideoVae()
     shake(vae)
     reference = AutoencoderKLWan(**arguments(VAE_CONFIG))
@@ -47,6 +48,8 @@ def test_vae(frames: int) -> None:
 
 @torch.no_grad()
 def test_semantic_expert() -> None:
+    from diffusers import WanTransformer3DModel
+
     model = MovingShapesTransformer()
     shake(model)
     base = {n.replace(".base_layer", ""): v for n, v in model.state_dict().items() if "lora" not in n}
@@ -59,6 +62,8 @@ def test_semantic_expert() -> None:
 @torch.no_grad()
 def test_detail_expert() -> None:
     """Against diffusers with the factors merged, and the expert's own embedder and head put in."""
+    from diffusers import WanTransformer3DModel
+
     model = MovingShapesTransformer()
     shake(model)
     state = model.state_dict()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from diffusers import AutoencoderKLWan
 from safetensors import safe_open
 
 from examples.moving_shapes.checker import check
@@ -53,6 +52,8 @@ def test_the_product_opens_the_transformer_without_options(path) -> None:
 
 
 def test_the_vae_is_diffusers_own() -> None:
+    from diffusers import AutoencoderKLWan
+
     vae = AutoencoderKLWan.from_pretrained(MODEL / "vae", low_cpu_mem_usage=False)
     with safe_open(MODEL / "vae" / WEIGHTS, "pt") as file:
         assert set(file.keys()) == set(vae.state_dict())

@@ -124,3 +124,10 @@ def without(model: Mapping[str, np.ndarray], names: Iterable[str]) -> Values:
 
 
 BASE_COUNT = len(base_tensors(GEOMETRY))
+
+
+def write_safetensors(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
+    """A file of a header, whatever it is, and data; ``length``: what it says of the header."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
+    return path

@@ -16,7 +16,6 @@ from exporters.schedule import DCM_TIMESTEPS, make_schedule
 from exporters.tensor import Tensor, from_array
 
 torch = pytest.importorskip("torch")
-wan = pytest.importorskip("diffusers.models.transformers.transformer_wan")
 
 SCHEDULES = [DCM_TIMESTEPS, (999.0, 979.0, 978.0, 700.0, 333.3, 20.0, 1.0)]
 
@@ -34,9 +33,11 @@ class Model:
 
 
 def build(geometry: Geometry) -> Model:
+    from diffusers import WanTransformer3DModel
+
     torch.manual_seed(11)
     experts = {
-        expert: wan.WanTransformer3DModel(
+        expert: WanTransformer3DModel(
             patch_size=geometry.patch,
             num_attention_heads=geometry.heads,
             attention_head_dim=geometry.head_dim,
@@ -192,7 +193,9 @@ def test_frequencies_are_torchs_in_float32() -> None:
     """The only float32 rounding that is copied: where torch's differs from correct rounding, data says so."""
     if not torch.backends.mkl.is_available():
         pytest.skip("torch is built without MKL: its float32 exp rounds differently")
-    embed = wan.Timesteps(256, flip_sin_to_cos=True, downscale_freq_shift=0)
+    from diffusers.models.embeddings import Timesteps
+
+    embed = Timesteps(256, flip_sin_to_cos=True, downscale_freq_shift=0)
     timesteps = [*DCM_TIMESTEPS, 1.0, 333.3]
     expected = embed(torch.tensor(timesteps)).numpy()
     # A frequency that is off by one unit moves an entry by up to 3e-5.
@@ -207,8 +210,10 @@ def test_an_odd_sinusoid_is_refused(freq_dim: int) -> None:
 
 @pytest.mark.parametrize("head_dim", [128, 64, 96])
 def test_rope_frequencies_turn_pairs_as_diffusers_does(head_dim: int) -> None:
+    from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
+
     geometry = replace(TINY, width=2 * head_dim)
-    rope = wan.WanRotaryPosEmbed(head_dim, (1, 2, 2), 1024)
+    rope = WanRotaryPosEmbed(head_dim, (1, 2, 2), 1024)
     assert geometry.rope_axis_dims == (rope.t_dim, rope.h_dim, rope.w_dim)
     frequencies = rope_frequencies(geometry)
     assert [2 * len(f) for f in frequencies] == list(geometry.rope_axis_dims)

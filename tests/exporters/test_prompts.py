@@ -244,7 +244,7 @@ def test_an_interrupt_or_a_full_disk_leaves_nothing(tmp_path, monkeypatch, error
     def fail(descriptor):
         raise error
 
-    monkeypatch.setattr(module.os, "fsync", fail)
+    monkeypatch.setattr("exporters.durable.os.fsync", fail)
     kind = KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else CheckpointError
     path = tmp_path / "e.safetensors"
     said = str(not_written(tmp_path, kind, path, TEXTS, embeds()))

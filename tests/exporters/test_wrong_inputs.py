@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 
 from exporters.checkpoint import open_checkpoint
 from exporters.errors import CheckpointError
@@ -20,12 +16,12 @@ from exporters.names import LAYOUTS
 from tests.exporters.models import (
     base_of,
     kohya,
-    one_expert,
     spelled,
     torch_state,
     values,
     without,
     write,
+    write_safetensors,
     write_shards,
 )
 
@@ -94,12 +90,6 @@ def test_truncated_download_says_how_much_is_missing(tmp_path, model, size):
         assert f"{len(data):,} bytes" in error.expected
 
 
-def _safetensors(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes((len(text) if length is None else length).to_bytes(8, "little") + text + data)
-    return path
-
-
 def _entry(dtype="F32", shape=(2,), offsets=(0, 8)):
     return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
 
@@ -127,8 +117,8 @@ def _entry(dtype="F32", shape=(2,), offsets=(0, 8)):
         ({}, b"", None, "holds no tensors"),
     ],
 )
-def test_malformed_safetensors(tmp_path, header, data, length, message):
-    refused(_safetensors(tmp_path / "w", header, data, length), message)
+def test_malformedwrite_safetensors(tmp_path, header, data, length, message):
+    refused(write_safetensors(tmp_path / "w", header, data, length), message)
 
 
 def test_a_zip_that_is_no_torch_file(tmp_path):
@@ -386,80 +376,3 @@ def test_configurations_that_are_no_json_object(tmp_path, model, text):
     path = write(tmp_path / "w", spelled(base_of(model), "wan"))
     (tmp_path / "config.json").write_text(text, encoding="latin-1")
     refused(path, r"config\.json cannot be used")
-
-
-# --- fuzzing ----------------------------------------------------------------------------------------------------
-
-_FUZZ = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], database=None)
-
-
-def _only_checkpoint_errors(path: Path) -> None:
-    with contextlib.suppress(CheckpointError):
-        open_checkpoint(path).close()
-
-
-@_FUZZ
-@given(st.binary(max_size=200))
-@example(b"\x02\x00\x00\x00\x00\x00\x00\x00{}")
-@example(b"PK\x03\x04")
-@example(b"\x80\x02.")
-def test_random_bytes(tmp_path, data):
-    (tmp_path / "w").write_bytes(data)
-    _only_checkpoint_errors(tmp_path / "w")
-
-
-_json = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
-    max_leaves=8,
-)
-_entries = st.dictionaries(
-    st.sampled_from(["a", "blocks.0.self_attn.q.weight", "patch_embedding.weight", "__metadata__"]),
-    _json
-    | st.fixed_dictionaries(
-        {
-            "dtype": st.sampled_from(["F32", "BF16", "F8_E4M3", "I64", "Q4"]) | _json,
-            "shape": st.lists(st.integers(-1, 5) | st.just(2**63), max_size=5) | _json,
-            "data_offsets": st.lists(st.integers(-1, 100), min_size=2, max_size=2) | _json,
-        }
-    ),
-    max_size=3,
-)
-
-
-@_FUZZ
-@given(_entries, st.binary(max_size=64))
-def test_random_headers(tmp_path, header, data):
-    _safetensors(tmp_path / "w", json.dumps(header).encode(), data)
-    _only_checkpoint_errors(tmp_path / "w")
-
-
-@pytest.fixture(scope="module")
-def small_file(tmp_path_factory):
-    from safetensors.numpy import save
-
-    geometry = one_expert()
-    assert geometry.layers == 2
-    keys = {"blocks.0.self_attn.q.weight": np.ones((2, 2), np.float32), "head.head.bias": np.ones(3, np.float16)}
-    return save(keys)
-
-
-@_FUZZ
-@given(data=st.data())
-def test_truncations_and_flipped_bytes(tmp_path, small_file, data):
-    content = bytearray(small_file)
-    for _ in range(data.draw(st.integers(0, 3))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    (tmp_path / "w").write_bytes(content[: data.draw(st.integers(0, len(content)))])
-    _only_checkpoint_errors(tmp_path / "w")
-
-
-@settings(_FUZZ, max_examples=60)
-@given(data=st.data())
-def test_damaged_torch_files(tmp_path, data):
-    torch.save({"blocks.0.self_attn.q.weight": torch.ones(2, 2)}, tmp_path / "w")
-    content = bytearray((tmp_path / "w").read_bytes())
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    (tmp_path / "w").write_bytes(content)
-    _only_checkpoint_errors(tmp_path / "w")

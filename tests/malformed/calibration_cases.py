@@ -11,7 +11,7 @@ from hvdc.artifact import records
 from hvdc.artifact.codes import Code
 from hvdc.artifact.records import NONE, CalibrationMode, FileKind
 from layouts.order import HMX_INT8_K4
-from tests.artifacts import SITE
+from tests.artifact_blobs import SITE
 from tests.index_edit import appended
 from tests.malformed.registry import NEWER, both, put, replaced, setter, without
 from tests.malformed.registry import index_case as any_index_case

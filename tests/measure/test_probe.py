@@ -17,8 +17,8 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.layout import TARGET, Layout
 from hvdc.deploy.store import Store
+from hvdc.files import write_durably
 from hvdc.measure.probe import PROGRAM
-from hvdc.pipeline.workspace import write_durably
 from hvdc.targets import load_target, read_target, target_names
 from tests.adb_peer.peer import Peer
 from tests.adb_peer.phone import GALAXY_S25

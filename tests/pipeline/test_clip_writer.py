@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvdc import files
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline import workspace
 from hvdc.pipeline.clip_writer import check_clip_path, write_clip
 
 av = pytest.importorskip("av")
@@ -72,7 +72,7 @@ def test_a_failure_leaves_what_was_there(name: str, tmp_path: Path, monkeypatch:
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(workspace.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     monkeypatch.setattr(image.Image, "save", full if name == "clip" else image.Image.save)
     with pytest.raises((HvdcError, OSError), match=r"disk is full|No space"):
         write_clip(path, FRAMES, 16)

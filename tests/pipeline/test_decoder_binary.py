@@ -5,55 +5,40 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
-from onnx.external_data_helper import set_external_data
 
 from exporters.qnn import compile as compiling
 from exporters.qnn import messages, process
 from exporters.qnn.available import why_not
 from exporters.qnn.errors import QnnError
 from exporters.qnn.process import Ended
-from hvdc.artifact.decoder import Decoder, Graph
+from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline import decoder_checks
 from hvdc.pipeline.decoder_checks import metadata_findings, port_findings
-from tests.artifacts import read_manifest, replace_opaque, write_manifest
+from tests.artifacts import read_manifest
 from tests.calibrations import assert_refused
 from tests.commands import hvdc, tree
 from tests.decoders import cached, compile_decoder, compiled_decoder, entry_of
+from tests.pipeline.decoder_edits import (
+    Edit,
+    another_scale,
+    edited,
+    exchanged_caches,
+    flipped,
+)
 
 needs_qnn = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is here")
-
-Edit = Callable[[Decoder], Decoder]
 
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
     return tmp_path / "a.hvdc"
-
-
-def edited(artifact: Path, root: Path, edit: Edit) -> Path:
-    """A copy whose manifest, and index, say something else."""
-    shutil.copytree(artifact, root)
-    manifest = read_manifest(root)
-    assert manifest.decoder is not None
-    write_manifest(root, manifest.model_copy(update={"decoder": edit(manifest.decoder)}))
-    return root
-
-
-def flipped(artifact: Path, root: Path, path: str) -> Path:
-    """A copy with another bit in the middle of a file."""
-    shutil.copytree(artifact, root)
-    data = bytearray((root / path).read_bytes())
-    data[len(data) // 2] ^= 1
-    (root / path).write_bytes(data)
-    return root
 
 
 # --- making it --------------------------------------------------------------------------------------------------
@@ -205,43 +190,6 @@ def exchanged_names(entry: Decoder) -> Decoder:
     return binaries(graphs=swapped)(entry)
 
 
-def _graphs(entry: Decoder, change: Callable[[Graph], Graph]) -> Decoder:
-    return entry.model_copy(update={"graphs": tuple(map(change, entry.graphs))})
-
-
-def another_scale(entry: Decoder) -> Decoder:
-    """Of the latent, in both variants."""
-
-    def change(graph: Graph) -> Graph:
-        port, *others = graph.inputs
-        return graph.model_copy(update={"inputs": (port.model_copy(update={"scale": 2 * port.scale}), *others)})
-
-    return _graphs(entry, change)
-
-
-def exchanged_caches(entry: Decoder) -> Decoder:
-    """The first cache and the last go by each other's name, wherever they are read or written."""
-    later = entry.variant("later")[0]
-    a, b = later.inputs[1].name, later.inputs[-1].name
-    names = {a: b, b: a, f"next_{a}": f"next_{b}", f"next_{b}": f"next_{a}"}
-
-    def change(graph: Graph) -> Graph:
-        def renamed(ports: Any) -> Any:
-            return tuple(p.model_copy(update={"name": names.get(p.name, p.name)}) for p in ports)
-
-        return graph.model_copy(update={"inputs": renamed(graph.inputs), "outputs": renamed(graph.outputs)})
-
-    return _graphs(entry, change)
-
-
-def caches_in_another_order(entry: Decoder) -> Decoder:
-    def change(graph: Graph) -> Graph:
-        latent, *caches = graph.inputs
-        return graph.model_copy(update={"inputs": (latent, *reversed(caches))})
-
-    return _graphs(entry, change)
-
-
 LIES: dict[str, tuple[Edit, str]] = {
     "another QAIRT": (binaries(build_id="v2.99.0"), "build_id"),
     "another architecture": (binaries(arch=75), "arch"),
@@ -322,55 +270,6 @@ def test_libraries_that_do_not_come_to_an_answer_do_not_blame_the_artifact(
     assert "NOT sound" not in done.out
 
 
-# --- graphs and the manifest ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("edit", [another_scale, exchanged_caches, caches_in_another_order])
-def test_a_manifest_that_says_something_else_of_a_graph(edit: Edit, tiled_artifact: Path, output: Path) -> None:
-    """A host needs no library of Qualcomm's to see it: an engine takes ports from the manifest, in its order."""
-    edited(tiled_artifact, output, edit)
-    with open_artifact(output) as artifact:
-        found = port_findings(artifact)
-    assert found
-    assert {f.where for f in found} <= {"first", "later"}
-    assert all("has other inputs than" in f.what or "has other outputs than" in f.what for f in found)
-    assert all(f.expected != f.found for f in found)
-    done = hvdc("validate", output, "--deep", "-q")
-    assert done.status == 4
-    assert "deep     ok" in done.out
-    assert done.out.splitlines()[-1].endswith("NOT sound")
-
-
-def elsewhere(model: onnx.ModelProto) -> bytes:
-    """Of weights in another file of the artifact, which nobody has to open to see that they are not here."""
-    tensor = model.graph.initializer[-1]
-    set_external_data(tensor, "../manifest.json")
-    tensor.ClearField("raw_data")
-    return model.SerializeToString()
-
-
-@pytest.mark.parametrize(
-    ("damage", "what", "expected"),
-    [
-        (lambda model: b"\xff" * 1000, "is no ONNX model", "ONNX of 1000 bytes"),
-        (elsewhere, "refers to external data", "all weights in its own file"),
-    ],
-    ids=["no model", "external data"],
-)
-def test_a_graph_that_cannot_be_used(
-    damage: Callable[[onnx.ModelProto], bytes], what: str, expected: str, tiled_artifact: Path, output: Path
-) -> None:
-    """What `hvdc decode` refuses is a finding of `hvdc validate`, in the same words."""
-    shutil.copytree(tiled_artifact, output)
-    replace_opaque(output, "decoder/later.onnx", damage(onnx.load(output / "decoder" / "later.onnx")))
-    with open_artifact(output) as artifact:
-        [finding] = port_findings(artifact)
-    assert (finding.where, finding.expected) == ("later", expected)
-    assert what in finding.what
-    facts = hvdc("validate", output, "--deep", "--json").json()
-    assert [(f["check"], f["where"]) for f in facts["findings"]] == [("graphs", "later")]
-
-
 # --- damage -----------------------------------------------------------------------------------------------------
 
 
@@ -393,17 +292,6 @@ def test_a_flipped_bit_in_a_binary_is_refused_before_the_libraries_see_it(
     assert done.out.splitlines()[-1].endswith("NOT sound")
     with open_artifact(output) as artifact, pytest.raises(ArtifactError, match="SHA-256"):
         metadata_findings(artifact)
-
-
-def test_a_flipped_bit_in_a_graph(tiled_artifact: Path, output: Path, latents: Path, tmp_path: Path) -> None:
-    flipped(tiled_artifact, output, "decoder/later.onnx")
-    done = hvdc("validate", output, "--deep", "-q")
-    assert done.status == 4
-    assert "decoder/later.onnx" in done.out
-    done = hvdc("decode", output, latents, "-o", tmp_path / "clip.gif", "-q")
-    assert done.status == 4
-    assert "decoder/later.onnx" in done.err
-    assert not (tmp_path / "clip.gif").exists()
 
 
 # --- machines without the libraries -----------------------------------------------------------------------------

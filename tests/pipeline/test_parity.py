@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from diffusers import WanTransformer3DModel
 
 from exporters.checkpoint import open_checkpoint
 from exporters.model import ATTENTION_LINEARS, EMBEDDER, HEAD, TINY, canonical_tensors
@@ -17,12 +17,17 @@ from hvdc.artifact.reader import Artifact, open_artifact
 from tests.commands import compiled
 from tests.exporters.models import Values, spelled, write
 
+if TYPE_CHECKING:  # it takes seconds, which only the process that runs these tests has to spend
+    from diffusers import WanTransformer3DModel
+
 BOUND = 0.05
 """‖Δ‖ / ‖ref‖ of the output. Each INT8 linear is at 35 dB here (heavy-tailed columns): 1.8 % of noise, independent
 from linear to linear. Two blocks of ten linears add up to a few times that, damped by the residual stream."""
 
 
 def transformer() -> WanTransformer3DModel:
+    from diffusers import WanTransformer3DModel
+
     model = WanTransformer3DModel(
         patch_size=TINY.patch, num_attention_heads=TINY.heads, attention_head_dim=TINY.head_dim,
         in_channels=TINY.in_channels, out_channels=TINY.out_channels, text_dim=TINY.text_width, freq_dim=TINY.freq_dim,

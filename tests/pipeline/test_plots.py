@@ -14,6 +14,7 @@ from hvdc.errors import HvdcError
 from hvdc.pipeline import plots
 from hvdc.pipeline.plots import absmax_heat_map, error_along_trajectory, histograms
 from quant.calibration.histogram import BINS, edges
+from tests.drawn import figures_of
 
 STEPS = [SimpleNamespace(timestep=t, step_size=-0.1, expert=e) for t, e in [(999.0, "semantic"), (500.0, "detail")]]
 LAYERS = 3
@@ -22,11 +23,7 @@ NAMES = ("attn1.input", "attn1.to_q.lora_hidden")
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were made."""
-    made: list[Any] = []
-    figure = plots.new_figure
-    monkeypatch.setattr(plots, "new_figure", lambda w, h: made.append(figure(w, h)) or made[-1])
-    return made
+    return figures_of(plots, monkeypatch)
 
 
 def is_png(path: Path) -> bool:

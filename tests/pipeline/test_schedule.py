@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed, WanTimeTextImageEmbedding
 
 from exporters.checkpoint import open_checkpoint
 from exporters.model import EMBEDDER, TINY
 from hvdc.artifact.reader import open_artifact
 from tests.commands import SMALL_VIDEO, compiled, hvdc
+
+if TYPE_CHECKING:  # it takes seconds, which only the process that runs these tests has to spend
+    from diffusers.models.transformers.transformer_wan import WanTimeTextImageEmbedding
 
 DCM = [(1000, "semantic"), (992, "semantic"), (982, "semantic"), (949, "detail"), (905, "detail"), (810, "detail")]
 BOUND = 1e-6
@@ -24,6 +27,8 @@ def relative(found: np.ndarray, reference: np.ndarray) -> float:
 
 
 def embedder(tensors: dict[str, np.ndarray], expert: str) -> WanTimeTextImageEmbedding:
+    from diffusers.models.transformers.transformer_wan import WanTimeTextImageEmbedding
+
     module = WanTimeTextImageEmbedding(TINY.width, TINY.freq_dim, 6 * TINY.width, TINY.text_width)
     prefix = f"{EMBEDDER[expert]}."
     state = {n.removeprefix(prefix): torch.from_numpy(v.copy()) for n, v in tensors.items() if n.startswith(prefix)}
@@ -60,6 +65,8 @@ def test_tables_match_diffusers_modules(
 
 def test_rope_frequencies_turn_as_diffusers_does(tiny_artifact: Path) -> None:
     """Angles of frame 4, row 3, column 2 from the stored frequencies, against diffusers' tables of cos and sin."""
+    from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed
+
     rope = WanRotaryPosEmbed(TINY.width // TINY.heads, (1, 2, 2), 1024)
     cos, sin = rope(torch.zeros(1, 16, 5, 8, 8))
     at = (4 * 4 + 3) * 4 + 2

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hvdc.artifact.manifest import Manifest
+from hvdc.config import FRAMES_MAX
 from hvdc.errors import UsageError
 from hvdc.plan.memory import GIB, MIB
 from hvdc.plan.memory_plan import Check, MemoryPlan, plan_memory
@@ -95,7 +96,7 @@ def test_a_verdict_turns_at_the_limit() -> None:
 def test_longer_clips_stop_fitting_and_say_by_how_much(manifest: Manifest) -> None:
     """Working memory grows with the tokens: at some length a mode no longer fits, and stays so."""
     fits = []
-    for frames in range(49, 3000, 200):
+    for frames in range(49, FRAMES_MAX + 1, 64):
         hetero = next(c for c in plan_memory(manifest, frames).modes if c.name == "hetero")
         fits.append(hetero.fits)
         assert hetero.resident.spare_bytes == hetero.resident.limit_bytes - hetero.resident.needed_bytes

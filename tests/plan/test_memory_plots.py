@@ -9,6 +9,7 @@ import pytest
 
 from hvdc.plan import memory_plots
 from hvdc.plan.memory_plots import Bar, draw_memory
+from tests.drawn import figures_of
 from tests.plan.test_plots import words
 
 GIB = 1 << 30
@@ -16,11 +17,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were made."""
-    made: list[Any] = []
-    figure = memory_plots.new_figure
-    monkeypatch.setattr(memory_plots, "new_figure", lambda w, h: made.append(figure(w, h)) or made[-1])
-    return made
+    return figures_of(memory_plots, monkeypatch)
 
 
 def test_memory_is_stacked_against_what_the_phone_has(drawn, tmp_path: Path) -> None:

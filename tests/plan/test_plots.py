@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hvdc.plan import plots
 from hvdc.plan.plots import Change, draw_changes, draw_cut, draw_deadlines, draw_gantt, draw_waits
 from hvdc.plan.results import Span
+from tests.drawn import figures_of
 
 GPU = [10.0 * k for k in range(7)]
 NPU = [30.0 + 5.0 * (6 - k) for k in range(7)]
@@ -23,11 +24,7 @@ NPU = [30.0 + 5.0 * (6 - k) for k in range(7)]
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were made."""
-    made: list[Any] = []
-    figure = plots.new_figure
-    monkeypatch.setattr(plots, "new_figure", lambda w, h: made.append(figure(w, h)) or made[-1])
-    return made
+    return figures_of(plots, monkeypatch)
 
 
 def words(svg: Path) -> list[str]:

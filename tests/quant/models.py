@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from diffusers import WanTransformer3DModel
 from torch import Tensor
 
 from exporters.checkpoint import Checkpoint
@@ -26,6 +26,9 @@ from quant.paths.trajectory import NumericPath, Trajectory
 from quant.paths.weights import Weights
 from quant.smooth import Rescaling
 from tests.exporters.models import Values, base_of, merged_of, torch_state
+
+if TYPE_CHECKING:  # it takes seconds, which only the process that runs these tests has to spend
+    from diffusers import WanTransformer3DModel
 
 LATENT = (2, 6, 8)
 """24 tokens: not a multiple of 32."""
@@ -91,6 +94,8 @@ def calibrated(weights: Weights, embeds: Tensor, noise: Tensor) -> Statistics:
 
 def published(tensors: Values, geometry: Geometry, expert: str) -> WanTransformer3DModel:
     """diffusers' model of one expert: the detail expert has its adapters merged."""
+    from diffusers import WanTransformer3DModel
+
     model = WanTransformer3DModel(
         patch_size=geometry.patch, num_attention_heads=geometry.heads, attention_head_dim=geometry.head_dim,
         in_channels=geometry.in_channels, out_channels=geometry.out_channels, text_dim=geometry.text_width,

@@ -22,7 +22,7 @@ from tests.quant import oracle
 from tests.quant.blocks import FLOAT_BOUND, GRIDS, PLACES, hidden_state, model_of
 from tests.quant.models import difference
 from tests.quant.oracle import Array, Gpu
-from tests.quant.traced import TracedGpu
+from tests.quant.traced import Meeting, TracedGpu
 
 HALF_WINDOW = 1e-4
 """127 · e this near to a half may round either way: FP32's exp is off by some 1e-7 of it, 1e-5 in all."""
@@ -39,19 +39,8 @@ def run(arithmetic: GpuArithmetic, at: At, hidden: Tensor, text: Tensor, grid: t
     return run_block(arithmetic, at, hidden.half(), text_operands(arithmetic, at, text), rotations)
 
 
-class Comparison:
-    """Meets the oracle's values with a path's, and lets the oracle go on with the path's."""
-
-    def __init__(self, trace: dict[str, Array]) -> None:
-        self.trace = trace
-        self.met: set[str] = set()
-
-    def __call__(self, name: str, value: Array) -> Array:
-        self.met.add(name)
-        if name.startswith("hidden after"):
-            return value  # its parts are to the bit, and so is what follows
-        found = self.trace[name]
-        assert found.shape == value.shape, name
+class Comparison(Meeting):
+    def compared(self, name: str, value: Array, found: Array) -> Array:
         if name.endswith(("codes", "acc", "sums")):
             np.testing.assert_array_equal(found, value, err_msg=name)
         elif name.endswith("probabilities"):

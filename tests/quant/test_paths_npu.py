@@ -21,7 +21,7 @@ from tests.quant import oracle
 from tests.quant.blocks import FLOAT_BOUND, GRIDS, PLACES, hidden_state, model_of
 from tests.quant.models import difference
 from tests.quant.oracle import Array, Npu
-from tests.quant.traced import TracedNpu
+from tests.quant.traced import Meeting, TracedNpu
 
 ATTENTION_BOUND = 2.0**-10
 """Of the largest value: probabilities and result are rounded to FP16, 2^-11 each."""
@@ -39,19 +39,8 @@ def run(arithmetic: NpuArithmetic, at: At, hidden: Tensor, text: Tensor, grid: t
     return run_block(arithmetic, at, hidden, text_operands(arithmetic, at, text), rotations)
 
 
-class Comparison:
-    """Meets the oracle's values with a path's, and lets the oracle go on with the path's."""
-
-    def __init__(self, trace: dict[str, Array]) -> None:
-        self.trace = trace
-        self.met: set[str] = set()
-
-    def __call__(self, name: str, value: Array) -> Array:
-        self.met.add(name)
-        if name.startswith("hidden after"):
-            return value  # its parts are to the bit, and so is what follows
-        found = self.trace[name]
-        assert found.shape == value.shape, name
+class Comparison(Meeting):
+    def compared(self, name: str, value: Array, found: Array) -> Array:
         error = np.abs(found.astype(np.float64) - value.astype(np.float64))
         if name.endswith(" fp16"):
             assert found.dtype == np.float16

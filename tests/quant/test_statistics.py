@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from diffusers.models.transformers import transformer_wan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -153,6 +152,8 @@ def hooked(
     tensors: Values, expert: str, timestep: float, embeds: Tensor, latent: Tensor, patch: pytest.MonkeyPatch
 ) -> dict[tuple[int, str], np.ndarray]:
     """The largest magnitude of each channel at diffusers' own modules: inputs of its linears, operands of attention."""
+    from diffusers.models.transformers import transformer_wan
+
     model = published(tensors, TINY, expert)
     found: dict[tuple[int, str], np.ndarray] = {}
     place = {"block": -1, "attention": 0}

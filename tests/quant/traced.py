@@ -18,7 +18,8 @@ from quant.paths.npu import NpuArithmetic
 from quant.paths.weights import Weights
 from quant.scales import Scales
 
-Trace = dict[str, np.ndarray[Any, Any]]
+Array = np.ndarray[Any, Any]
+Trace = dict[str, Array]
 
 
 def _kept(x: Tensor) -> np.ndarray[Any, Any]:
@@ -93,3 +94,23 @@ class TracedNpu(NpuArithmetic):
         out = super().attention(at, attn, query, key, value)
         self.trace[f"{attn} output"] = _kept(out)
         return out
+
+
+class Meeting:
+    """Meets the oracle's values with a path's, and lets the oracle go on with the path's."""
+
+    def __init__(self, trace: dict[str, Array]) -> None:
+        self.trace = trace
+        self.met: set[str] = set()
+
+    def __call__(self, name: str, value: Array) -> Array:
+        self.met.add(name)
+        if name.startswith("hidden after"):
+            return value  # its parts are to the bit, and so is what follows
+        found = self.trace[name]
+        assert found.shape == value.shape, name
+        return self.compared(name, value, found)
+
+    def compared(self, name: str, value: Array, found: Array) -> Array:
+        """The path's value, which is as near to the oracle's as the path promises."""
+        raise NotImplementedError

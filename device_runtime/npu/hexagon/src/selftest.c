@@ -28,18 +28,22 @@ static bool clock_goes(const hvdc_selftest_units *units, char *why) {
 
 static const hvdc_check CLOCK = {"clock", "seconds of the NPU's stages mean nothing", LAST_BITS, clock_goes};
 
-static void run(const hvdc_check *check, const hvdc_selftest_units *units, hvdc_selftest_result *result) {
+/* The next result, if the check is wanted; returns how many there are. */
+static uint32_t run(const hvdc_check *check, const hvdc_selftest_units *units, hvdc_selftest_result *results,
+                    uint32_t count) {
+    if (units->only != NULL && strncmp(check->name, units->only, strlen(units->only)) != 0) return count;
+    hvdc_selftest_result *result = &results[count];
     *result = (hvdc_selftest_result){
         .name = check->name, .meaning = check->meaning, .worthless = check->gravity == WORTHLESS};
     result->passed = check->run(units, result->why);
+    return count + 1u;
 }
 
 uint32_t hvdc_selftest(const hvdc_selftest_units *units, hvdc_selftest_result results[HVDC_SELFTEST_CHECKS_MOST]) {
-    uint32_t count = 0;
-    run(&CLOCK, units, &results[count++]);
-    for (uint32_t i = 0; i < hvdc_vector_check_count; i++) run(&hvdc_vector_checks[i], units, &results[count++]);
+    uint32_t count = run(&CLOCK, units, results, 0);
+    for (uint32_t i = 0; i < hvdc_vector_check_count; i++) count = run(&hvdc_vector_checks[i], units, results, count);
     for (uint32_t i = 0; units->hmx != NULL && i < hvdc_matrix_check_count; i++) {
-        run(&hvdc_matrix_checks[i], units, &results[count++]);
+        count = run(&hvdc_matrix_checks[i], units, results, count);
     }
     return count;
 }

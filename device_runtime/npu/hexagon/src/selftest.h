@@ -18,6 +18,7 @@ typedef struct hvdc_selftest_units {
     const hvdc_hmx *hmx; /* hvdc_hmx_staged(), or NULL */
     uint8_t *vtcm;       /* what it was opened with */
     uint32_t vtcm_bytes;
+    const char *only; /* how the names of the checks begin that are wanted, or NULL: all */
 } hvdc_selftest_units;
 
 typedef struct hvdc_selftest_result {
@@ -27,7 +28,7 @@ typedef struct hvdc_selftest_result {
     char why[HVDC_SELFTEST_WHY_BYTES]; /* what was found, and what is due; with `passed`: why it was not checked */
 } hvdc_selftest_result;
 
-/* Checks everything that `units` has; returns how many results there are. */
+/* Checks everything that `units` has and wants; returns how many results there are. */
 uint32_t hvdc_selftest(const hvdc_selftest_units *units, hvdc_selftest_result results[HVDC_SELFTEST_CHECKS_MOST]);
 
 /* A line for each result, its name, "passed", "FAILED" or "not checked", why, and what a failure means, with tabs

@@ -1,8 +1,8 @@
 /* hvdc_selftest_dsp: the DSP's self-test (selftest.h) where a program takes the DSP's place, with the matrix unit's model.
  *
- *   hvdc_selftest_dsp [KIB]   of VTCM; 8192 unless it says
+ *   hvdc_selftest_dsp [KIB [NAME]]   of VTCM, 8192 unless it says; checks whose names begin so, or all
  *
- * A line for each check. Exit status: 0 if all passed, 1 if not, 2 if it could not begin. */
+ * A line for each check. Exit status: 0 if all passed, 1 if not or there is no such check, 2 if it could not begin. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -28,11 +28,12 @@ int main(int argc, char **argv) {
         free(memory);
         return 2;
     }
-    const hvdc_selftest_units units = {.hmx = hvdc_hmx_staged(), .vtcm = vtcm, .vtcm_bytes = bytes};
+    const hvdc_selftest_units units = {
+        .hmx = hvdc_hmx_staged(), .vtcm = vtcm, .vtcm_bytes = bytes, .only = argc > 2 ? argv[2] : NULL};
     uint32_t count = hvdc_selftest(&units, results);
     uint32_t failed = hvdc_selftest_text(results, count, text, sizeof text);
     hvdc_hmx_staged_close();
     free(memory);
     (void)fputs(text, stdout);
-    return fflush(stdout) != 0 || failed != 0u;
+    return fflush(stdout) != 0 || failed != 0u || count == 0u;
 }
