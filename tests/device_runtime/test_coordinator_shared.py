@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.device_runtime.streams import Shape, Streams, check, check_nothing_left, shared_columns, words
-from tests.device_runtime.test_coordinator_faults import DEVICE, HOW, MEMORY, PEER, USAGE, Owner, gone
+from tests.device_runtime.test_coordinator_faults import DEVICE, HOW, MEMORY, PEER, USAGE
+from tests.device_runtime.test_coordinator_stops import Owner, gone
 
 SHAPE = Shape(width=100)
 SHARED = {"mode": "hetero-tensor", "share": 0.5, "videos": 4}

@@ -5,7 +5,6 @@ It runs with AddressSanitizer and UndefinedBehaviorSanitizer, each buffer of a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,24 +25,6 @@ from tests.device_runtime.rpc import (
 from tests.device_runtime.rpc_client import Client, Memory, interface_version
 
 U32 = st.integers(0, 2**32 - 1)
-
-
-@pytest.fixture(scope="module")
-def skel(programs: dict[str, Path]) -> Iterator[Skel]:
-    with Skel(programs["hvdc_dsp"]) as running:
-        yield running
-
-
-@pytest.fixture
-def handle(skel: Skel) -> Iterator[int]:
-    opened = skel.open()
-    yield opened
-    skel.close(opened)
-
-
-@pytest.fixture
-def client(skel: Skel, handle: int, ragged_artifact: Path) -> Client:
-    return Client(skel, handle, ragged_artifact)
 
 
 def test_a_block_goes_through_and_only_the_hidden_state_is_written(client: Client) -> None:
@@ -210,47 +191,6 @@ def test_regions_end(client: Client) -> None:
     assert "region 7 is not mapped" in client.skel.refused(client.handle, "unmap", region=7)
 
 
-def test_bits_are_inverted_where_they_are_asked_for(client: Client) -> None:
-    client.hello()
-    memory = Memory(bytes(range(256)) * 4)
-    region = client.map(memory, writable=1)
-    client.skel.done(client.handle, "invert", region=region, offset=128, bytes=100)
-    before, after = bytes(range(256)) * 4, memory.read()
-    assert after[128:228] == bytes(255 - byte for byte in before[128:228])
-    assert after[:128] + after[228:] == before[:128] + before[228:]
-    client.skel.done(client.handle, "invert", region=region, offset=128, bytes=100)
-    assert memory.read() == before
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"region": 200}, "region 200 is not mapped"),
-        ({"offset": 4}, "no multiple of 128"),
-        ({"bytes": 1025}, "are not in region"),
-        ({"offset": 2**64 - 128, "bytes": 128}, "are not in region"),
-    ],
-)
-def test_bits_that_cannot_be_inverted(client: Client, values: dict[str, int], words: str) -> None:
-    client.hello()
-    memory = Memory(bytes(1024))
-    asked = {"region": client.map(memory, writable=1), "bytes": 1024, **values}
-    assert words in client.skel.refused(client.handle, "invert", **asked)
-    assert memory.read() == bytes(1024)
-
-
-def test_what_is_mapped_for_reading_or_in_use_is_not_inverted(client: Client) -> None:
-    client.hello()
-    memory = Memory(bytes(1024))
-    said = client.skel.refused(client.handle, "invert", region=client.map(memory), bytes=128)
-    assert "for reading only" in said
-    files = client.map_files()
-    client.attach(files)
-    region = next(number for number in files if number != client.no_region)
-    said = client.skel.refused(client.handle, "invert", region=region, bytes=128)
-    assert "for reading only" in said or "in use" in said
-
-
 def test_what_is_in_use_stays_mapped(client: Client) -> None:
     client.hello()
     files, rotations = client.map_files(), client.rotations()
@@ -404,9 +344,3 @@ def ask_anything(client: Client, memories: tuple[Memory, Memory], data: st.DataO
         buffers = [bytes(b.element_bytes * data.draw(st.integers(1, 16))) for b in method.given]
         answer = skel.ask(client.handle, method.name, *buffers, **values)
         assert (answer.kind == 0) == (answer.said == "")
-
-
-@pytest.fixture
-def memories(skel: Skel, ragged_artifact: Path) -> tuple[Memory, Memory]:
-    """A hidden state, and something that serves as rotations."""
-    return Memory(bytes(1 << 16)), Memory(np.ones(1 << 14, np.float32).tobytes())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import threading
-import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -14,50 +12,11 @@ from typing import Any
 import pytest
 
 from hvdc.artifact.reader import open_artifact
-from hvdc.deploy.adb import AdbDevice
-from hvdc.deploy.layout import TARGET, Layout
-from hvdc.deploy.store import Store
-from hvdc.files import write_durably
-from hvdc.measure.probe import PROGRAM
 from hvdc.targets import load_target, read_target, target_names
-from tests.adb_peer.peer import Peer
-from tests.adb_peer.phone import GALAXY_S25
-from tests.adb_peer.server import AdbServer
 from tests.commands import SMALL_VIDEO, Result, hvdc
-from tests.deploy.artifacts import script
 from tests.device_runtime.runs import why_no_gpu
 from tests.measure.phones import FACTS, MIB, text
-from tests.measure.programs import stand_in
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What a probe leaves for the next one is each test's own."""
-    monkeypatch.setenv("HVDC_CACHE_DIR", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    return tmp_path / "phone.toml"
-
-
-@pytest.fixture
-def probe(tmp_path: Path, output: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """``probe(answer, *options)``: `hvdc probe --host` whose program answers so."""
-
-    def run(answer: str, *options: object, status: int = 0, said: tuple[str, ...] = (), write: bool = True) -> Result:
-        runtime = stand_in(tmp_path / "runtime", answer, status, said, PROGRAM)
-        monkeypatch.setattr("hvdc.measure.probe_run.find_runtime", lambda target, progress, say: runtime)
-        done = hvdc("probe", "--host", *(("-o", output) if write else ()), *options)
-        assert "Traceback" not in done.err
-        return done
-
-    return run
-
-
-def words(tmp_path: Path) -> list[str]:
-    return (tmp_path / "runtime" / "words").read_text().splitlines()
+from tests.measure.probing.small import words
 
 
 def test_every_value_says_where_it_is_from(probe: Callable[..., Result], output: Path) -> None:
@@ -276,107 +235,6 @@ def test_this_machine_is_probed(output: Path, runtimes: Path, monkeypatch: pytes
         assert "plain" in found.dot_forms.value
 
 
-@pytest.fixture
-def phone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes], None]:
-    """``phone(program)``: the runtime for Android has this `hvdc_probe`."""
-
-    def make(program: bytes) -> None:
-        runtime = stand_in(tmp_path / "android", "", 0, (), PROGRAM)
-        (runtime.folder / PROGRAM).write_bytes(program)
-        monkeypatch.setattr("hvdc.measure.probe_run.find_runtime", lambda target, progress, say: runtime)
-        monkeypatch.setattr("hvdc.measure.probe_run.kept_runtime", lambda target: None)
-
-    return make
-
-
-def answering(answer: str, status: int = 0, more: str = "") -> bytes:
-    return script(f"cat <<'END'\n{answer}END\n{more}\nexit {status}")
-
-
-def test_a_phone_is_probed(peer: Peer, phone: Callable[[bytes], None], output: Path) -> None:
-    phone(answering(text(FACTS)))
-    done = hvdc("probe", "--device", peer.serial, "-o", output)
-    assert done.status == 0, done.err
-    found = read_target(output)
-    assert (found.name, found.soc) == ("sm8750", "Snapdragon 8 Elite (SM8750)")
-    assert "on samsung SM-S931B, SM8750 (Snapdragon 8 Elite), arm64-v8a, Android 15" in found.region_cap_bytes.source
-    assert peer.serial not in output.read_text()
-    left = [path.name for path in (peer.phone.target / "hvdc").iterdir()]
-    assert "probe" not in left, "what was sent is removed"
-
-
-def test_a_phone_that_is_full_and_says_nothing_is_not_probed(
-    peer: Peer, phone: Callable[[bytes], None], output: Path
-) -> None:
-    phone(answering(text(FACTS)))
-    peer.faults.full_at_bytes, peer.faults.full_in_silence = 100, True
-    done = hvdc("probe", "--device", peer.serial, "-o", output)
-    assert (done.status, "is not what was sent" in done.err) == (5, True), done.err
-    assert not output.exists()
-    assert not (peer.phone.target / "hvdc" / "probe").exists()
-
-
-def test_a_phone_is_not_probed_while_something_is_deployed(
-    peer: Peer, phone: Callable[[bytes], None], output: Path, device: AdbDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each would cost the other its time and its memory."""
-    monkeypatch.setattr("hvdc.deploy.lock.LOCK_S", 0.2)
-    phone(answering(text(FACTS)))
-    store = Store(device, Layout(TARGET))
-    store.prepare()
-    with store.lock() as lock:
-        lock.keep()
-        done = hvdc("probe", "--device", peer.serial, "-o", output)
-    assert (done.status, "another hvdc is changing this device now" in done.err) == (5, True), done.err
-    assert hvdc("probe", "--device", peer.serial, "-o", output).status == 0
-
-
-def test_a_phone_of_another_soc_has_its_own_name(
-    plugged: Callable[..., Peer], phone: Callable[[bytes], None], output: Path
-) -> None:
-    phone(answering(text(FACTS)))
-    peer = plugged(properties=GALAXY_S25 | {"ro.soc.model": "SM8650"})
-    done = hvdc("probe", "--device", peer.serial, "-o", output)
-    assert done.status == 0, done.err
-    assert (read_target(output).name, read_target(output).soc) == ("sm8650", "Snapdragon 8 Gen 3 (SM8650)")
-    assert "QNN's number of the SoC and its graph limits are those of sm8750: check them" in done.out
-
-
-def test_a_phone_that_goes_down_leaves_what_was_learnt(
-    peer: Peer, phone: Callable[[bytes], None], output: Path
-) -> None:
-    upto = next(i for i, fact in enumerate(FACTS) if fact == {"fact": "trying", "what": "region", "bytes": 511 * MIB})
-    phone(answering(text(FACTS[: upto + 1]), more='echo >"$TMPDIR/reached"; sleep 30'))
-
-    def go_down() -> None:
-        end_s = time.monotonic() + 20
-        while not (peer.phone.target / "reached").exists() and time.monotonic() < end_s:
-            time.sleep(0.05)
-        time.sleep(0.5)
-        peer.__exit__(None, None, None)
-
-    downfall = threading.Thread(target=go_down)
-    downfall.start()
-    done = hvdc("probe", "--device", peer.serial, "-o", output)
-    downfall.join()
-    assert done.status == 5, done.err
-    assert "while it tried region of 511 MiB" in done.err
-    found = read_target(output)
-    assert found.region_cap_bytes.value == 510 * MIB
-    assert "the probe ended while it tried 511 MiB" in found.region_cap_bytes.source
-
-
-def test_the_real_program_on_a_device_that_is_this_machine(
-    plugged: Callable[..., Peer], output: Path, runtimes: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HVDC_CACHE_DIR", str(runtimes))
-    peer = plugged(properties={}, machine=None)
-    sizes = ("--largest-mib", 20, "--total-mib", 64, "--mappings", 20)
-    done = hvdc("probe", "--device", peer.serial, "-o", output, *sizes)
-    assert done.status == 0, done.err
-    assert read_target(output).region_cap_bytes.value == 20 * MIB
-
-
 @pytest.mark.parametrize("options", [(), ("--host", "--device", "x")])
 def test_a_place_must_be_named(options: tuple[str, ...]) -> None:
     done = hvdc("probe", *options)
@@ -397,113 +255,3 @@ def test_target_files_are_complete_copies(probe: Callable[..., Result], output: 
     assert probe(text(FACTS)).status == 0
     moved = shutil.copy(output, tmp_path / "moved.toml")
     assert read_target(Path(moved)) == read_target(output)
-
-
-AT_511 = next(i for i, fact in enumerate(FACTS) if fact == {"fact": "trying", "what": "region", "bytes": 511 * MIB}) + 1
-
-
-def test_the_file_is_written_as_facts_come(
-    probe: Callable[..., Result], output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At every fact it is whole, and says that it is not the end."""
-    texts: list[str] = []
-
-    def seen(path: Path, data: bytes, **more: Any) -> None:
-        texts.append(data.decode())
-        write_durably(path, data, **more)
-
-    monkeypatch.setattr("hvdc.measure.probe_run.write_durably", seen)
-    assert probe(text(FACTS)).status == 0
-    assert len(texts) > 10
-    for one in texts[:-1]:
-        assert one.startswith("# UNFINISHED probe ")
-        assert "killed" in one
-        assert tomllib.loads(one)["name"] == "sm8750"
-    assert "UNFINISHED" not in texts[-1]
-
-
-def test_the_next_one_goes_on_with_an_unfinished_file(
-    probe: Callable[..., Result], output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hvdc.measure.probe_run._identity", lambda *runtimes: "the same programs")
-    assert probe(text(FACTS[:AT_511]), status=139).status == 1
-    assert output.read_text().startswith("# UNFINISHED probe ")
-    rest = [{"hvdc_probe": 1}, *(fact for fact in FACTS[AT_511:] if fact.get("fact") != "region")]
-    done = probe(text(rest))
-    assert done.status == 0, done.err
-    assert "a probe of this device has ended while it tried region of 511 MiB: that is not tried again" in done.err
-    said = words(tmp_path)
-    assert said[said.index("--avoid") + 1] == f"region:{511 * MIB}"
-    assert said[said.index("--known-mib") + 1] == "510"
-    found = read_target(output)
-    assert found.region_cap_bytes.value == 510 * MIB
-    assert "a probe before has ended while it tried 511 MiB" in found.region_cap_bytes.source
-    assert found.dot_forms is not None, "learnt by the first one alone"
-    assert "UNFINISHED" not in output.read_text()
-    assert "not tried, since a probe before has ended at it: region of 511 MiB" in done.out
-
-
-def test_what_was_deadly_is_known_whatever_the_output_is_called(
-    probe: Callable[..., Result], output: Path, tmp_path: Path
-) -> None:
-    assert probe(text(FACTS[:AT_511]), status=139).status == 1
-    done = probe(text(FACTS), "--json", write=False)
-    assert done.json()["not_tried_again"] == [{"what": "region", "bytes": 511 * MIB}]
-    assert probe(text(FACTS), "--forget", "--force").status == 0
-    assert "--avoid" not in words(tmp_path)
-
-
-def test_an_unfinished_file_of_another_device_is_kept(probe: Callable[..., Result], output: Path) -> None:
-    output.write_text(f"# UNFINISHED probe {'0' * 16}\n# of another phone\n")
-    done = probe(text(FACTS))
-    assert done.status == 2
-    assert "the output is of another device" in done.err
-    assert "another phone" in output.read_text()
-    assert probe(text(FACTS), "--force").status == 0
-
-
-ONCE = """if [ -e "$TMPDIR/once" ]; then
-  printf '%s\\n' "$@" >"$TMPDIR/words"
-  cat <<'END'
-{all}END
-  exit
-fi
-cat <<'END'
-{some}END
-echo >"$TMPDIR/once"
-sleep 30"""
-"""A probe that hangs at 511 MiB, but for the second time."""
-
-
-@pytest.mark.parametrize("restarts", [False, True])
-def test_a_phone_that_was_only_unplugged_is_asked_again(
-    peer: Peer, phone: Callable[[bytes], None], output: Path, adb_server: AdbServer, restarts: bool
-) -> None:
-    """One that has started anew since then is not: the step may have been why."""
-    phone(script(ONCE.format(all=text(FACTS), some=text(FACTS[:AT_511]))))
-    once, said = peer.phone.target / "once", peer.phone.target / "words"
-
-    def unplug() -> None:
-        end_s = time.monotonic() + 20
-        while not once.exists() and time.monotonic() < end_s:
-            time.sleep(0.05)
-        time.sleep(0.3)
-        peer.cut()
-
-    puller = threading.Thread(target=unplug)
-    puller.start()
-    done = hvdc("probe", "--device", peer.serial, "-o", output)
-    puller.join()
-    assert done.status == 5, done.err
-    assert "the device was lost" in done.err
-    if restarts:
-        peer.phone.properties["ro.runtime.firstboot"] = "1700000000000"
-        peer.phone.faults.clock_off_s += 1  # its programs are made anew
-        peer.phone.refresh()
-    end_s = time.monotonic() + 20
-    while (done := hvdc("probe", "--device", peer.serial, "-o", output)).status == 5 and time.monotonic() < end_s:
-        adb_server.connect(peer.serial)
-        time.sleep(0.2)
-    assert done.status == 0, done.err
-    assert (f"region:{511 * MIB}" in said.read_text()) == restarts
-    assert "--known-mib\n510\n" in said.read_text()
