@@ -17,9 +17,6 @@ import pytest
 from tests.device_runtime.streams import Shape, check, kept, latent, words
 
 SHAPE = Shape()
-HETERO = {"mode": "hetero", "cut": 10, "videos": 4}
-DEVICE, ARTIFACT, USAGE, MEMORY, PEER, FILE = 3, 2, 1, 4, 5, 6
-"""Kinds of hvdc/failure.h."""
 
 
 class Owner:
