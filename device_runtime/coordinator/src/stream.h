@@ -32,7 +32,7 @@ typedef struct hvdc_running {
     enum hvdc_slot_use use[HVDC_SLOTS_MAX];
     hvdc_video videos[HVDC_SLOTS_MAX]; /* of the video in each slot */
     hvdc_on_way on_way[HVDC_SLOTS_MAX];
-    bool is_kept[HVDC_SLOTS_MAX];      /* its final latent is in the directory */
+    bool is_kept[HVDC_SLOTS_MAX]; /* its final latent is in the directory */
     uint8_t inputs[HVDC_SLOTS_MAX][HVDC_RESULT_HASH_BYTES];
     uint32_t next_video; /* the first one that has not begun */
     bool gpu;            /* there is a worker, and it is not lost */

@@ -19,7 +19,7 @@ typedef struct check_spec {
     uint32_t gpu_block_us, npu_block_us, host_us, decode_us, load_us;
     check_place gpu_slows, npu_slows; /* from this video on a block takes so many times as long */
     uint32_t wild; /* not 0: and in each video, on each engine, a sixteenth of that to four times, by this seed */
-    bool decodes;         /* else it has no decoder */
+    bool decodes;  /* else it has no decoder */
     const char *artifact; /* weights to share; the sizes are its own then */
     uint32_t limit_kib;   /* of shared weights */
     /* Faults of the worker: it kills itself in a block; in the middle of writing a step's latent; after scribbling over

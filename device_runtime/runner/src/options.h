@@ -46,8 +46,8 @@ typedef struct hvdc_options {
     bool rates_are_given;
     hvdc_rates rates;
     hvdc_policy_options policy; /* its rates are those above, or timed */
-    uint32_t threads;    /* 0: one for each processor that this process may use */
-    uint32_t memory_mib; /* at most, of what hvdc_memory_is_there counts; 0: what the system has available */
+    uint32_t threads;           /* 0: one for each processor that this process may use */
+    uint32_t memory_mib;        /* at most, of what hvdc_memory_is_there counts; 0: what the system has available */
     enum hvdc_npu_place npu;
     const char *fastrpc;             /* its library; NULL: libcdsprpc.so as the system finds it */
     uint32_t vtcm_kib;               /* of the DSP; 0: what is free, up to what is used */
