@@ -235,7 +235,8 @@ def test_results_of_another_stream_are_left_alone(streams: Streams, tmp_path: Pa
     report = streams.run(Shape(), resume=1, **{**more, **change})
     assert not report["ok"]
     assert (
-        "result of another artifact, prompt, seed, mode, cut, share of the GPU or sums of the NPU" in report["failure"]
+        "result of another artifact, prompt, seed, mode, cut, policy, share of the GPU or sums of the NPU"
+        in report["failure"]
     )
     assert {path: path.read_bytes() for path in out.iterdir()} == before
 

@@ -149,6 +149,25 @@ def test_latents_that_wait_for_the_decoder_are_kept(programs: dict[str, Path], t
     assert np.array_equal(found, latent(SHAPE, 0, gpu_video, SHAPE.executions))
 
 
+@pytest.mark.parametrize("policy", ["static", "replan"])
+def test_a_latent_that_the_gpu_has_finished_unheard_says_who_made_it(
+    programs: dict[str, Path], tmp_path: Path, policy: str
+) -> None:
+    """The GPU is done with the first video while the second one is loaded; the stream is abandoned before it hears."""
+    who: dict[str, object] = {"cut": SHAPE.executions} if policy == "static" else {"gpu_s": 1e-6, "npu_s": 1}
+    given = {"mode": "hetero", "policy": policy, **who, "videos": 3, "load_us": 1_000_000, "decodes": 0}
+    given |= {"gpu_us": 20_000, "dir": tmp_path, "on_stop": 1}
+    owner = Owner(programs["hvdc_stream_check"], *words(SHAPE, **given))
+    owner.wait_for("started")
+    time.sleep(1.5)  # within the second load
+    owner.process.send_signal(signal.SIGTERM)
+    report = owner.end()
+    assert report["ok"], report
+    assert (report["stopped"], report["finished"]) == (True, 1)
+    assert report["videos"][0]["gpu_blocks"] == SHAPE.executions
+    check(report, SHAPE, tmp_path)
+
+
 def test_a_result_that_cannot_be_kept_at_the_end_is_said(programs: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()

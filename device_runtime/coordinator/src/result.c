@@ -140,8 +140,8 @@ enum hvdc_result_state hvdc_result_check(const char *directory, const hvdc_resul
         (void)hvdc_fail(failure, HVDC_FAILURE_FILE, "%s/%s is cut short or was changed", directory, name);
     if (state == HVDC_RESULT_OTHER)
         (void)hvdc_fail(failure, HVDC_FAILURE_USAGE,
-                        "%s/%s is the result of another artifact, prompt, seed, mode, cut, share of the GPU or sums "
-                        "of the NPU: take another directory, or remove it",
+                        "%s/%s is the result of another artifact, prompt, seed, mode, cut, policy, share of the GPU "
+                        "or sums of the NPU: take another directory, or remove it",
                         directory, name);
     free(data);
     return state;

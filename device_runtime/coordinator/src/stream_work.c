@@ -332,7 +332,7 @@ bool hvdc_running_keep_complete(hvdc_running *r, bool hangs) {
     for (uint32_t slot = 0; slot < r->slot_count; slot++) {
         const hvdc_npu_job job = {.video = r->videos[slot].video, .slot = slot};
         if ((hangs && r->use[slot] == HVDC_SLOT_ON_NPU && job.video == in_call) || !is_complete(r, slot)) continue;
-        if (r->use[slot] == HVDC_SLOT_ON_GPU) r->videos[slot].gpu_blocks = hvdc_gpu_part(r->stream);
+        if (r->use[slot] == HVDC_SLOT_ON_GPU) r->videos[slot].gpu_blocks = r->videos[slot].cut;
         if (!hvdc_running_computed(r, &job)) return false;
         if (r->stream->io.decode == NULL) hvdc_running_finished(r, &job);
     }
