@@ -83,8 +83,9 @@ class InFlight(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The cut of a video, and the second before which the GPU does not begin it. ``until_npu_is_free``: the GPU works
-    on it only until the NPU has nothing to do, and finishes its block: the cut is there, or at ``cut``."""
+    """The cut of a video, and the second before which the GPU does not begin it while one before it is in flight.
+    ``until_npu_is_free``: the GPU works on it only until the NPU has nothing to do, and finishes its block: the cut is
+    there, or at ``cut``."""
 
     cut: int
     not_before_s: float = 0.0
@@ -165,6 +166,8 @@ class _Stream:
         self.free = slots
         self.on_gpu: deque[VideoTimes] = deque()  # the first one is being worked on
         self.not_before: dict[int, float] = {}
+        self.held = -1  # a video that the GPU waits to begin
+        self.is_first: simpy.Event | None = None  # all before the held one are finished
         self.open_ended: set[int] = set()  # videos that leave the GPU when the NPU is free
         self.npu_is_free: simpy.Event | None = None
         self.crossing = 0  # handed over by the GPU, and not there yet
@@ -266,8 +269,10 @@ class _Stream:
                 yield self.wake_gpu
             video = self.on_gpu[0]
             wait_s = self.not_before.pop(video.video, 0.0) - env.now
-            if wait_s > 0:
-                yield env.timeout(wait_s)
+            if wait_s > 0 and self.finished < video.video:
+                self.held, self.is_first = video.video, env.event()
+                yield env.timeout(wait_s) | self.is_first
+                self.is_first = None
             video.start_s = env.now
             if video.video in self.open_ended:
                 yield from self._until_npu_is_free(video)
@@ -351,6 +356,8 @@ class _Stream:
     def _finish(self) -> None:
         self.finished += 1
         self.free += 1
+        if self.is_first is not None and self.finished == self.held:
+            self.is_first.succeed()
         if self.tell is not None and (self.finished % TELL_EVERY == 0 or self.finished == len(self.videos)):
             self.tell(TELL_EVERY if self.finished % TELL_EVERY == 0 else self.finished % TELL_EVERY)
         self._fill()

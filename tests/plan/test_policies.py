@@ -185,6 +185,15 @@ def test_where_no_cut_is_in_time_the_deadline_delays_nobody() -> None:
     assert [v.finish_s for v in aware.videos] == [v.finish_s for v in adaptive.videos]
 
 
+def test_nobody_is_held_when_all_before_are_finished() -> None:
+    """The NPU's stages take a tenth of what rates say: the GPU does not wait for an end that is long past."""
+    quick = Course(((0.0, 0.1),))
+    drift = Drift("quick", "by hand", "videos", Course(((0.0, 1.0),)), quick, quick)
+    policy = DeadlineAware(costs(1.0, 2.0, 60.0, executions=20), 500.0, from_start=True)
+    run = simulate(costs(1.0, 2.0, 60.0, executions=20), "hetero", (0.0,) * 3, policy=policy, slots=2, drift=drift)
+    assert all(after.start_s <= before.finish_s for before, after in pairwise(run.videos))
+
+
 def test_a_deadline_counts_from_the_arrival() -> None:
     """Of 60 blocks, 1.5 s or 1 s each, the GPU would have 6: 63 s. With 2 it is 61 s, too late for who came before."""
     policy = DeadlineAware(costs(1.5, 1.0, 0.0, executions=60), 61.0, from_start=False, reserve=0.0)

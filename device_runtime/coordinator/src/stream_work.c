@@ -134,9 +134,17 @@ static void to_decoder(hvdc_running *r, uint32_t slot) {
                                                  .kept = true});
 }
 
+static bool is_first(const hvdc_running *r, uint32_t slot) {
+    for (uint32_t other = 0; other < r->slot_count; other++)
+        if (r->use[other] != HVDC_SLOT_FREE && r->videos[other].video < r->videos[slot].video) return false;
+    return true;
+}
+
+/* Rates that are far off may hold a video for hours; when all before it are finished, both engines wait for it. */
 double hvdc_running_hold_s(const hvdc_running *r) {
     const uint32_t slot = first_of(r, is_held);
-    return slot == r->slot_count ? INFINITY : r->videos[slot].choice.not_before_s - hvdc_running_s(r, hvdc_clock_ns());
+    if (slot == r->slot_count) return INFINITY;
+    return is_first(r, slot) ? 0 : r->videos[slot].choice.not_before_s - hvdc_running_s(r, hvdc_clock_ns());
 }
 
 /* In the order of the videos: one that is not due holds back those behind it. */

@@ -95,7 +95,7 @@ enum hvdc_mode {
 const char *hvdc_mode_name(enum hvdc_mode mode);                /* "npu", "gpu", "hetero", "dp", "hetero-tensor" */
 bool hvdc_mode_of_name(const char *name, enum hvdc_mode *mode); /* false for another name */
 
-/* A cut that a policy chose, and what for. Seconds of the stream. */
+/* A cut that a policy chose, and what for: see hvdc_cut_decision. Seconds of the stream. */
 typedef struct hvdc_cut_choice {
     bool made; /* false: no policy, or no GPU any more */
     double at_s, arrival_s, not_before_s;

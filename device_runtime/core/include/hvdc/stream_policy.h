@@ -45,7 +45,8 @@ typedef struct hvdc_in_flight {
     double gpu_start_s, gpu_end_s, npu_start_s;
 } hvdc_in_flight;
 
-/* The cut of a video, and the second before which the GPU does not begin it. `ready`: what it was chosen for. */
+/* The cut of a video, and the second before which the GPU does not begin it while one before it is in flight. `ready`:
+ * what it was chosen for. */
 typedef struct hvdc_cut_decision {
     uint32_t cut;
     double not_before_s;
