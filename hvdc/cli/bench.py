@@ -13,7 +13,8 @@ from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.layout import TARGET, Layout, checked_target
 from hvdc.errors import UsageError
 from hvdc.measure.bench import Benched, BenchRequest, require_steady
-from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_device, measure_host
+from hvdc.measure.bench_run import Measured, measure_device, measure_host
+from hvdc.pipeline.run_decoders import HOST_DECODERS
 
 
 @click.command()

@@ -77,8 +77,8 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
               help="Of the clips.")  # fmt: skip
 @click.option("--fps", type=click.IntRange(1, 240), default=16, show_default=True, help="Frames a second.")
 @click.option("--decode-with", type=click.Choice(DECODERS), default=DECODERS[0], show_default=True,
-              help="The artifact's graphs after the stream, or its binaries on Qualcomm's x86 emulator, by the "
-              "runtime.")  # fmt: skip
+              help="The artifact's graphs after the stream, or its binaries by the runtime: on Qualcomm's x86 "
+              "emulator, or with --device on the phone.")  # fmt: skip
 @click.option("--no-decode", is_flag=True, help="Latents only.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Of each process's CPU work.  [default: processors]")
 @click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
