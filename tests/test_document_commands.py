@@ -63,9 +63,24 @@ def test_commands_in_documents_have_their_options(document: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_commands_in_help_texts_have_their_options(verb: str) -> None:
-    for command in COMMANDS[verb].values():
-        assert unknown(command.help or "") == []
+def test_help_has_examples_whose_options_exist(verb: str) -> None:
+    for name, command in COMMANDS[verb].items():
+        text = command.help or ""
+        assert re.search(r"^ *Examples?:\n", text, re.MULTILINE), f"{verb} {name}"
+        assert unknown(text) == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_describes_every_option(verb: str) -> None:
+    options = [p for command in COMMANDS[verb].values() for p in command.params if isinstance(p, click.Option)]
+    assert [option.opts for option in options if not option.help] == []
+
+
+def test_lines_of_help_are_whole() -> None:
+    """click cuts off what is too long for a line of a group's help."""
+    for verb, inner in COMMANDS.items():
+        for name, command in inner.items():
+            assert verb == "plan" or not name or not command.get_short_help_str(60).endswith("..."), f"{verb} {name}"
 
 
 @pytest.mark.parametrize("room", ["hvdc", "exporters", "quant", "device_runtime"])

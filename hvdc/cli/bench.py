@@ -46,7 +46,9 @@ from hvdc.pipeline.run_decoders import HOST_DECODERS
 @click.option("--npu-sums", type=click.Choice(("fast", "exact")), default="fast", show_default=True,
               help="How the NPU's engine adds.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(1, 64), help="Of the NPU's engine and the CPU.  [default: processors]")
-@click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option(
+    "--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.  [default: the first GPU]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(

@@ -56,6 +56,12 @@ def command(
     be equal. A decoder's graphs are compared with the manifest, and its binaries asked what they hold, where Qualcomm's
     libraries are installed; --emulate also runs single operators and the decoder's graphs on their x86 emulator,
     against an exact reference.
+
+    \b
+    Examples:
+      hvdc validate dcm.hvdc
+      hvdc validate --deep --against DCM_WAN/transformer dcm.hvdc
+      hvdc validate --deep --junit validate.xml dcm.hvdc
     """
     if against is None and (adapter is not None or lora_alpha is not None):
         raise UsageError("--adapter and --lora-alpha are for --against", fix="add --against CHECKPOINT")
