@@ -101,7 +101,9 @@ def artifact(
       hvdc synth artifact -o constants.hvdc
     """
     if not math.isfinite(value):
-        raise UsageError("the value of the weights must be finite", where="--splat", found=str(value))
+        raise UsageError(
+            "the value of the weights must be finite", where="--splat", expected="a number", found=str(value)
+        )
     geometry = preset_geometry(preset, layers)
     config = load_config(None, (), with_description({"target": target}))
     progress = progress_for(quiet=quiet or as_json)

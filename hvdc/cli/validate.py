@@ -68,7 +68,11 @@ def command(
     if vae is not None and not emulate:
         raise UsageError("--vae is for --emulate", fix="add --emulate")
     if junit is not None and not junit.parent.is_dir():
-        raise UsageError("the folder for the JUnit file does not exist", where=str(junit.parent))
+        raise UsageError(
+            "the folder for the JUnit file does not exist",
+            where=str(junit.parent),
+            fix="make it, or choose another --junit",
+        )
     progress = progress_for(quiet=quiet or as_json)
     checks: dict[str, list[ArtifactError]] = {}
     comparison: Comparison | None = None
