@@ -109,7 +109,9 @@ def artifact(
     progress = progress_for(quiet=quiet or as_json)
     built = build_splat(output, geometry, config, value, jobs=jobs, force=force, progress=progress)
     if as_json:
-        print_json({"artifact": str(output), "model_sha256": built.manifest.model_sha256})
+        print_json({"artifact": str(output), "model_sha256": built.manifest.model_sha256, "lacks": built.unanswered})
     else:
         size = mib(built.manifest.totals.data_bytes)
         out().print(f"wrote {output}: {len(built.manifest.files)} files, {size} MiB of constants")
+        if built.unanswered:
+            out().print(f"note: {built.unanswered}")
