@@ -12,8 +12,6 @@ from pathlib import Path
 
 from benchmarks.hexagon_code import Loop, functions, loops
 
-VECTOR_BYTES = 128
-
 
 @dataclass(frozen=True)
 class Pass:

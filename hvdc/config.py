@@ -174,7 +174,10 @@ def _with_name(config: CompileConfig, *, given: bool) -> CompileConfig:
         return config
     if given:
         raise UsageError(
-            "two targets are named", where="target and target_description", found=f"{config.target} and {own.name}"
+            "two targets are named",
+            where="target and target_description",
+            found=f"{config.target} and {own.name}",
+            fix="give one of them",
         )
     return config.model_copy(update={"target": own.name})
 

@@ -73,7 +73,9 @@ def prepare_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError("the folder for figures cannot be made", where=str(folder), found=str(error)) from error
+        raise UsageError(
+            "the folder for figures cannot be made", where=str(folder), found=str(error), fix="choose another folder"
+        ) from error
 
 
 def new_figure(width_in: float, height_in: float) -> Any:

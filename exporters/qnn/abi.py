@@ -15,7 +15,7 @@ from typing import Any
 from exporters.qnn.available import BACKEND, SYSTEM
 from exporters.qnn.errors import QnnError
 
-U8, U32, U64, POINTER_SIZE = C.c_uint8, C.c_uint32, C.c_uint64, C.sizeof(C.c_void_p)
+U8, U32, U64 = C.c_uint8, C.c_uint32, C.c_uint64
 
 INFO_VERSION = 3
 HTP_BACKEND_ID = 6

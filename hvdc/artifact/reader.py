@@ -166,7 +166,11 @@ class Artifact:
         """The tile grid of a tiled tensor. Raises UsageError for a row-major one."""
         entry = self.entry(name)
         if entry.tile_order == "row-major":
-            raise UsageError(f"the tensor {name!r} is row-major: it has no tiles", where=str(self.path))
+            raise UsageError(
+                f"the tensor {name!r} is row-major: it has no tiles",
+                where=str(self.path),
+                fix="hvdc inspect --tensors '*' shows which ones have",
+            )
         n, k = entry.shape
         return grid.TileGrid(BY_NAME[entry.tile_order], n, k)
 

@@ -13,7 +13,8 @@ from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.layout import TARGET, Layout, checked_target
 from hvdc.errors import UsageError
 from hvdc.measure.bench import Benched, BenchRequest, require_steady
-from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_device, measure_host
+from hvdc.measure.bench_run import Measured, measure_device, measure_host
+from hvdc.pipeline.run_decoders import HOST_DECODERS
 
 
 @click.command()
@@ -45,7 +46,9 @@ from hvdc.measure.bench_run import HOST_DECODERS, Measured, measure_device, meas
 @click.option("--npu-sums", type=click.Choice(("fast", "exact")), default="fast", show_default=True,
               help="How the NPU's engine adds.")  # fmt: skip
 @click.option("--threads", type=click.IntRange(1, 64), help="Of the NPU's engine and the CPU.  [default: processors]")
-@click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option(
+    "--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.  [default: the first GPU]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 def command(

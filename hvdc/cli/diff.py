@@ -24,6 +24,10 @@ def command(a: Path, b: Path, as_json: bool) -> int:
     """Compare artifacts A and B: structure, then bytes, then de-tiled numbers.
 
     Exit status 0 if they are the same, 10 if they differ.
+
+    \b
+    Example:
+      hvdc diff before.hvdc after.hvdc
     """
     with open_artifact(a) as left, open_artifact(b) as right:
         found = diff(left, right)

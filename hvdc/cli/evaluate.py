@@ -56,9 +56,17 @@ def parse_shares(text: str) -> tuple[float, ...]:
 @model_options
 @run_options
 @click.option("--task", metavar="MODULE", help="Module with check(frames, prompt) that scores a clip.")
-@click.option("--plot", type=click.Path(path_type=Path), help="Draw error curves, maxima and histograms into a folder.")
 @click.option(
-    "--export-videos", type=click.Path(path_type=Path), help="Write clips as VBench reads them into a folder."
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Draw error curves, maxima and histograms into a folder.",
+)
+@click.option(
+    "--export-videos",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Write clips as VBench reads them into a folder.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, with all curves.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")

@@ -35,7 +35,14 @@ def command(
     scales: bool,
     as_json: bool,
 ) -> None:
-    """Show what ARTIFACT holds: totals by kind, memory, steps, experts, activation scales, runtime, tensors, tiles."""
+    """Show what ARTIFACT holds: totals by kind, memory, steps, experts, activation scales, runtime, tensors, tiles.
+
+    \b
+    Examples:
+      hvdc inspect dcm.hvdc
+      hvdc inspect dcm.hvdc --tensors 'blocks.0.*'
+      hvdc inspect dcm.hvdc --tile blocks.0.attn1.to_q.weight 0 0
+    """
     if sum((tile is not None, pattern is not None, memory, scales)) > 1:
         raise UsageError("--tensors, --memory, --tile and --scales exclude each other", fix="give one of them")
     with open_artifact(artifact) as opened:

@@ -32,7 +32,7 @@ VERBS = {
     "probe": "Find out what a phone's platform allows, as a target.",
     "runtime": "Build the device runtime: what executes an artifact.",
     "synth": "Write synthetic checkpoints and artifacts.",
-    "doctor": "Report what this machine has and lacks.",
+    "doctor": "Report what this machine and its phones have and lack.",
 }
 """Verb -> line of help. Each is the function ``command`` of the module ``hvdc.cli.<verb>``."""
 

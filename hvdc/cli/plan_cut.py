@@ -48,8 +48,9 @@ def command(
     and the expert switch is the artifact's.
 
     \b
-    hvdc plan cut --rates examples/rates/galaxy-s25-49-frames-b.toml
-    hvdc plan cut --rates my-phone.toml dcm.hvdc --max-cut 90 --json
+    Examples:
+      hvdc plan cut --rates examples/rates/galaxy-s25-49-frames-b.toml
+      hvdc plan cut --rates my-phone.toml dcm.hvdc --max-cut 90 --json
     """
     rates = load_rates(rates_file)
     model = None if artifact is None else fit_to_artifact(rates, artifact)

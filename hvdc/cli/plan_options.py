@@ -36,7 +36,9 @@ OPTIONS = (
         help="A configuration, as in hvdc run; may be repeated.  [default: all]",
     ),
     click.option("--videos", type=int, help="Videos of the stream.  [default: 10, or all of a trace]"),
-    click.option("--cut", default="best", show_default=True, help="The cut of mode hetero: a number, or best."),
+    click.option(
+        "--cut", default="best", show_default=True, help="The cut of mode hetero: a number, or best (auto is the same)."
+    ),
     click.option(
         "--policy",
         "policies",
@@ -52,8 +54,16 @@ OPTIONS = (
         help="at-once, even:PER_HOUR, poisson:PER_HOUR or a trace file.",
     ),
     click.option("--slots", type=int, help="Videos in flight.  [default: the runtime's own, by mode]"),
-    click.option("--jitter", type=float, default=0.0, help="Deviation of a stage's duration, as a share of it: 0.03."),
-    click.option("--drift", "drift_file", type=click.Path(path_type=Path), help="How rates drift, TOML."),
+    click.option(
+        "--jitter",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Deviation of a stage's duration, as a share of it: 0.03.",
+    ),
+    click.option(
+        "--drift", "drift_file", type=click.Path(path_type=Path), help="How rates drift, TOML.  [default: not]"
+    ),
     click.option("--seed", type=int, default=0, show_default=True, help="Of jitter and Poisson arrivals."),
     click.option("--reference-s", type=float, help="What deadline factors multiply.  [default: NPU-only latency]"),
     click.option(

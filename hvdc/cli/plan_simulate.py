@@ -38,11 +38,12 @@ def command(
     With ARTIFACT the table must be of its clip length, steps and blocks, and linears that both engines share are its.
 
     \b
-    hvdc plan simulate --rates RATES.toml --videos 100
-    hvdc plan simulate --rates RATES.toml --mode hetero --cut 60 --jitter 0.03
-    hvdc plan simulate --rates RATES.toml --mode hetero --policy all --drift DRIFT.toml
-    hvdc plan simulate --rates RATES.toml --arrivals poisson:4 --videos 1000
-    hvdc plan simulate --rates my-phone.toml dcm.hvdc
+    Examples:
+      hvdc plan simulate --rates RATES.toml --videos 100
+      hvdc plan simulate --rates RATES.toml --mode hetero --cut 60 --jitter 0.03
+      hvdc plan simulate --rates RATES.toml --mode hetero --policy all --drift DRIFT.toml
+      hvdc plan simulate --rates RATES.toml --arrivals poisson:4 --videos 1000
+      hvdc plan simulate --rates my-phone.toml dcm.hvdc
     """
     this = Asked.of(**asked)
     deadline, why_none = deadline_of(this.scenario.costs, deadline_factor, deadline_s, this.reference_s)

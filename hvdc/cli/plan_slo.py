@@ -25,8 +25,9 @@ def command(factors: str, plot: Path | None, as_json: bool, quiet: bool, **asked
     `hvdc plan simulate`.
 
     \b
-    hvdc plan slo --rates RATES.toml --videos 100
-    hvdc plan slo --rates RATES.toml --factors 1.1,1.25,1.5 --mode npu --mode hetero --policy all
+    Examples:
+      hvdc plan slo --rates RATES.toml --videos 100
+      hvdc plan slo --rates RATES.toml --factors 1.1,1.25,1.5 --mode npu --mode hetero --policy all
     """
     this = Asked.of(**asked)
     wanted_factors = factors_of(factors)

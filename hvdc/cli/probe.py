@@ -32,7 +32,9 @@ from hvdc.targets import Limit, target_names
 @click.option("--total-mib", type=click.IntRange(1, 1 << 20), metavar="N",
               help="Map so much at once at most.  [default: 3840, or 3/4 of what is available]")  # fmt: skip
 @click.option("--mappings", type=click.IntRange(1, 1 << 16), help="Map so many at once at most.  [default: 256]")
-@click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option(
+    "--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.  [default: the first GPU]"
+)
 @click.option("--fastrpc", metavar="LIBRARY", help="FastRPC's library there.  [default: libcdsprpc.so]")
 @click.option("--forget", is_flag=True, help="Start over: also try again what a probe before has ended at.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -55,7 +55,7 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to fill.")
-@click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.")
+@click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.  [default: all]")
 @click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4.")
 @click.option("--count", type=click.IntRange(1), help="Make the first N videos only.  [default: prompts × seeds]")
 @click.option("--mode", type=click.Choice(MODES), default="hetero", show_default=True,
@@ -77,19 +77,21 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
               help="Of the clips.")  # fmt: skip
 @click.option("--fps", type=click.IntRange(1, 240), default=16, show_default=True, help="Frames a second.")
 @click.option("--decode-with", type=click.Choice(DECODERS), default=DECODERS[0], show_default=True,
-              help="The artifact's graphs after the stream, or its binaries on Qualcomm's x86 emulator, by the "
-              "runtime.")  # fmt: skip
+              help="The artifact's graphs after the stream, or its binaries by the runtime: on Qualcomm's x86 "
+              "emulator, or with --device on the phone.")  # fmt: skip
 @click.option("--no-decode", is_flag=True, help="Latents only.")
 @click.option("--threads", type=click.IntRange(1, 64), help="Of each process's CPU work.  [default: processors]")
-@click.option("--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.")
+@click.option(
+    "--opencl-device", metavar="TEXT", help="OpenCL device: an index, or a part of its name.  [default: the first GPU]"
+)
 @click.option("--gpu-import", type=click.Choice(GPU_IMPORTS), default="any", show_default=True,
               help="How the GPU sees the shared weights; copy costs memory.")  # fmt: skip
 @click.option("--gpu-silence-s", type=float, metavar="S",
               help="Give the GPU's process up when it has work and is silent for so long.  [default: 300]")  # fmt: skip
 @click.option("--npu-silence-s", type=float, metavar="S",
               help="End the run when a call of the NPU's engine takes longer.  [default: wait for ever]")  # fmt: skip
-@click.option("--npu-cpus", metavar="LIST", help="Processors of the NPU's process: 0,2-5.")
-@click.option("--gpu-cpus", metavar="LIST", help="Processors of the GPU's process.")
+@click.option("--npu-cpus", metavar="LIST", help="Processors of the NPU's process: 0,2-5.  [default: all]")
+@click.option("--gpu-cpus", metavar="LIST", help="Processors of the GPU's process.  [default: all]")
 @click.option("--on-gpu-loss", type=click.Choice(("go-on", "stop")), default="go-on", show_default=True,
               help="When the GPU's process dies: with the NPU alone, or not.")  # fmt: skip
 @click.option("--trace", type=click.Path(path_type=Path), help="Write a trace for Perfetto or chrome://tracing.")

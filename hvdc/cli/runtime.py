@@ -22,7 +22,7 @@ def command() -> None:
     """Build the device runtime: what executes an artifact."""
 
 
-@command.command()
+@command.command(short_help="Build it for this machine, a phone, or a phone's DSP.")
 @click.option(
     "--target",
     type=click.Choice([*TARGETS, *SHORT]),
@@ -30,7 +30,12 @@ def command() -> None:
     show_default=True,
     help="What it is built for; android is android-arm64.",
 )
-@click.option("--ndk", type=click.Path(path_type=Path), metavar="DIR", help="An Android NDK, for android-arm64.")
+@click.option(
+    "--ndk",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="An Android NDK, for android-arm64.  [default: ANDROID_NDK_ROOT]",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="A folder to copy the programs into.")
 @click.option("--into", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Put sources and programs into it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

@@ -65,12 +65,14 @@ _MODEL = (
     click.option("--frames", type=int, help="Frames of the video, 4 n + 1.  [default: 49]"),
     click.option("--height", type=int, help="Rows of the video in pixels.  [default: 480]"),
     click.option("--width", type=int, help="Columns of the video in pixels.  [default: 832]"),
-    click.option("--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint."),
+    click.option(
+        "--rank", type=int, help="Rank of the split, where the adapter is a merged checkpoint.  [default: 128]"
+    ),
     click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say."),
 )
 
 _RUN = (
-    click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only."),
+    click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.  [default: all]"),
     click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4."),
     click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu, cuda, or cuda:N."),
 )

@@ -28,12 +28,12 @@ def command() -> None:
     """Write synthetic checkpoints and artifacts."""
 
 
-@command.command()
+@command.command(short_help="A checkpoint of true names and shapes, and random values.")
 @PRESET
 @LAYERS
 @click.option("--layout", type=click.Choice(LAYOUTS), default="dcm", show_default=True, help="Spelling of the names.")
-@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--dtype", type=click.Choice(DTYPES), default="bf16", show_default=True, help="How to store.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the random values.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, help="The .safetensors file to write.")
 @FORCE
 @JSON
@@ -52,6 +52,11 @@ def checkpoint(
     """A checkpoint with the true names and shapes and plausible random values.
 
     Layouts wan and diffusers hold the semantic expert only, as their published files do.
+
+    \b
+    Examples:
+      hvdc synth checkpoint -o tiny.safetensors
+      hvdc synth checkpoint --preset dcm-wan2.1-1.3b --layers 2 -o two-blocks.safetensors
     """
     progress = progress_for(quiet=quiet or as_json)
     written = write_synthetic(
@@ -66,7 +71,7 @@ def checkpoint(
         )
 
 
-@command.command()
+@command.command(short_help="A whole artifact with one constant in all weights.")
 @PRESET
 @LAYERS
 @click.option("--splat", "value", type=float, default=1.0, show_default=True, help="Value of every weight.")
@@ -89,15 +94,24 @@ def artifact(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """A structurally complete artifact with one constant in all weights, for CI without a model."""
+    """A structurally complete artifact with one constant in all weights, for CI without a model.
+
+    \b
+    Example:
+      hvdc synth artifact -o constants.hvdc
+    """
     if not math.isfinite(value):
-        raise UsageError("the value of the weights must be finite", where="--splat", found=str(value))
+        raise UsageError(
+            "the value of the weights must be finite", where="--splat", expected="a number", found=str(value)
+        )
     geometry = preset_geometry(preset, layers)
     config = load_config(None, (), with_description({"target": target}))
     progress = progress_for(quiet=quiet or as_json)
     built = build_splat(output, geometry, config, value, jobs=jobs, force=force, progress=progress)
     if as_json:
-        print_json({"artifact": str(output), "model_sha256": built.manifest.model_sha256})
+        print_json({"artifact": str(output), "model_sha256": built.manifest.model_sha256, "lacks": built.unanswered})
     else:
         size = mib(built.manifest.totals.data_bytes)
         out().print(f"wrote {output}: {len(built.manifest.files)} files, {size} MiB of constants")
+        if built.unanswered:
+            out().print(f"note: {built.unanswered}")

@@ -56,13 +56,23 @@ def command(
     be equal. A decoder's graphs are compared with the manifest, and its binaries asked what they hold, where Qualcomm's
     libraries are installed; --emulate also runs single operators and the decoder's graphs on their x86 emulator,
     against an exact reference.
+
+    \b
+    Examples:
+      hvdc validate dcm.hvdc
+      hvdc validate --deep --against DCM_WAN/transformer dcm.hvdc
+      hvdc validate --deep --junit validate.xml dcm.hvdc
     """
     if against is None and (adapter is not None or lora_alpha is not None):
         raise UsageError("--adapter and --lora-alpha are for --against", fix="add --against CHECKPOINT")
     if vae is not None and not emulate:
         raise UsageError("--vae is for --emulate", fix="add --emulate")
     if junit is not None and not junit.parent.is_dir():
-        raise UsageError("the folder for the JUnit file does not exist", where=str(junit.parent))
+        raise UsageError(
+            "the folder for the JUnit file does not exist",
+            where=str(junit.parent),
+            fix="make it, or choose another --junit",
+        )
     progress = progress_for(quiet=quiet or as_json)
     checks: dict[str, list[ArtifactError]] = {}
     comparison: Comparison | None = None

@@ -22,11 +22,8 @@ from hvdc.measure.places import HostPlace
 from hvdc.measure.rate_table import rate_table
 from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.progress import Progress
-from hvdc.pipeline.run_decoders import DECODERS
 from hvdc.pipeline.runtime_build import find_runtime
 from hvdc.plan.rates import RateTable, rates_toml
-
-HOST_DECODERS = DECODERS
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ def measure_host(
     path: Path, request: BenchRequest, decoder: str | None, output: Path | None, *, force: bool, progress: Progress,
     say: Callable[[str], None],
 ) -> Measured:  # fmt: skip
-    """On this machine. ``decoder``: of `HOST_DECODERS`; None: nothing is decoded.
+    """On this machine. ``decoder``: of `run_decoders.HOST_DECODERS`; None: nothing is decoded.
 
     Raises UsageError, ArtifactError, HvdcError; ProgramError with the program's own sentence.
     """

@@ -166,7 +166,12 @@ def _copied(file: FilePlan, decoder: DecoderParts | None, workspace: Workspace) 
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise HvdcError("a cached file of the decoder cannot be read", where=str(path), found=str(error)) from error
+        raise HvdcError(
+            "a cached file of the decoder cannot be read",
+            where=str(path),
+            found=str(error),
+            fix="remove it: it is made again",
+        ) from error
     found = hashlib.sha256(data).hexdigest()
     if found != expected:
         raise HvdcError(

@@ -115,7 +115,12 @@ class Parts:
         try:
             return unpack(path.read_bytes())[0]["latent"]
         except (OSError, ValueError, KeyError) as error:
-            raise HvdcError("a latent that was kept cannot be read", where=str(path), found=str(error)) from error
+            raise HvdcError(
+                "a latent that was kept cannot be read",
+                where=str(path),
+                found=str(error),
+                fix="start over with --force",
+            ) from error
 
     def may_replace(self) -> None:
         """From here on the outputs are this run's own, and a run that resumes it may replace them. Raises HvdcError."""

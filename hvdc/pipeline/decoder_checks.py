@@ -167,7 +167,11 @@ def require_emulator(artifact: Artifact, vae: Path | None) -> None:
     large while ``vae`` is not given."""
     entry = artifact.manifest.decoder
     if entry is None:
-        raise UsageError("the artifact holds no decoder to emulate", where=str(artifact.path))
+        raise UsageError(
+            "the artifact holds no decoder to emulate",
+            where=str(artifact.path),
+            fix="compile it with --vae, or leave out --emulate",
+        )
     require_libraries()
     if vae is None and too_large(entry):
         raise UsageError(

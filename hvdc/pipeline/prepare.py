@@ -299,7 +299,11 @@ def _check_all_used(plan: ArtifactPlan, checkpoint: Checkpoint) -> None:
     used = {t.source for t in plan.tensors() if t.role in (Role.WEIGHT, Role.COPY)} | {*table_sources(plan.geometry)}
     if used != set(checkpoint.tensors):
         odd = sorted(str(name) for name in used ^ set(checkpoint.tensors))
-        raise HvdcError("the plan does not use each tensor of the checkpoint", found=", ".join(odd[:8]))
+        raise HvdcError(
+            "the plan does not use each tensor of the checkpoint",
+            found=", ".join(odd[:8]),
+            fix="this is a fault of hvdc: report it, with the checkpoint's layout",
+        )
 
 
 def _check_disk(output: Path, needs: Needs) -> None:

@@ -107,7 +107,6 @@ class Ran:
     texts: tuple[str, ...]
     clips: tuple[Clip, ...]
     in_stream: bool
-    sheet_rows: int
     where: str = WHERE
     notes: tuple[str, ...] = field(default=())
 
@@ -254,16 +253,15 @@ def _run(
         report, latents = finished
     write_latents(place.latents, latents, texts, [video.seed for video in videos], None)
     clips: list[Clip] = []
-    rows = 0
     in_stream = decoder is not None and decoder.libraries is not None
     if not in_stream:
         report = report | {"decoder": None}  # a start whose decoder it had may have been another one's
     if decoder is not None:
         clips = write_clips(place, state, decoder, latents, request.suffix, request.fps, progress)
-        rows = write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
+        write_sheet(place, [f"{i}: {text}, seed {videos[i].seed}" for i, text in enumerate(texts)])
     return Ran(
         request, _with_first_source(report, state), device, videos, texts, tuple(clips), in_stream,
-        rows, machine.where, _notes(request, manifest.decoder is not None, report),
+        machine.where, _notes(request, manifest.decoder is not None, report),
     )  # fmt: skip
 
 

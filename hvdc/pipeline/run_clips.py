@@ -102,8 +102,8 @@ def strip_of(frames: Float32Array) -> npt.NDArray[np.uint8]:
     return np.concatenate([np.asarray(library.fromarray(frame).resize(size)) for frame in chosen], axis=1)
 
 
-def write_sheet(place: Place, captions: Sequence[str]) -> int:
-    """A row for each video, with its caption above: the first 50 of them. Returns how many rows it has."""
+def write_sheet(place: Place, captions: Sequence[str]) -> None:
+    """A row for each video, with its caption above: the first 50 of them."""
     library = image_library()
     drawing = importlib.import_module("PIL.ImageDraw")
     shown = captions[:SHEET_ROWS]
@@ -117,7 +117,6 @@ def write_sheet(place: Place, captions: Sequence[str]) -> int:
         sheet.paste(strip, (0, top + CAPTION_PX))
         top += strip.height + CAPTION_PX
     write_durably(place.sheet, _png(sheet))
-    return len(shown)
 
 
 def _png(image: Any) -> bytes:

@@ -26,9 +26,11 @@ from hvdc.pipeline.run_results import tokens_sha256
 
 Float32Array = npt.NDArray[np.float32]
 
-DECODERS = ("onnxruntime", "emulator", "device")
-EMULATOR, ON_DEVICE = DECODERS[1:]
-"""The artifact's binaries, by the runtime on the phone that makes the latents."""
+HOST_DECODERS = ("onnxruntime", "emulator")
+"""What decodes on this machine: the artifact's graphs, or its binaries on Qualcomm's emulator."""
+EMULATOR, ON_DEVICE = HOST_DECODERS[1], "device"
+"""The latter: the artifact's binaries, by the runtime on the phone that makes the latents."""
+DECODERS = (*HOST_DECODERS, ON_DEVICE)
 
 _APART = "--decoder-backend qnn --set decoder_share_weights=false"
 

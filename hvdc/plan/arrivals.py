@@ -18,6 +18,7 @@ AT_ONCE = "at-once"
 FORMS = "at-once, even:PER_HOUR, poisson:PER_HOUR, or a file of seconds (one a line, .csv or .json)"
 COLUMN = "arrival_s"
 """Of a CSV trace that has a header, and of the objects of a JSON trace."""
+JSON_FORM = f"a list of seconds, or of objects with {COLUMN}"
 LAST_S = 1e9
 """Of a trace, 30 years: larger ones are of another unit, or of a clock that did not begin with the stream."""
 VIDEOS_MAX = 300_000
@@ -81,9 +82,13 @@ def _json_cells(path: Path, text: str) -> list[tuple[str, Any]]:
     try:
         items = json.loads(text)
     except (ValueError, RecursionError) as error:  # no JSON, numbers of thousands of digits
-        raise UsageError("the trace of arrivals is not JSON", where=str(path), found=str(error)) from error
+        raise UsageError(
+            "the trace of arrivals is not JSON", where=str(path), expected=JSON_FORM, found=str(error)
+        ) from error
     if not isinstance(items, list):
-        raise UsageError("the trace of arrivals is not a list", where=str(path), found=type(items).__name__)
+        raise UsageError(
+            "the trace of arrivals is not a list", where=str(path), expected=JSON_FORM, found=type(items).__name__
+        )
     return [
         (f"entry {i}", item.get(COLUMN, "nothing") if isinstance(item, dict) else item) for i, item in enumerate(items)
     ]
@@ -99,7 +104,12 @@ def _csv_cells(path: Path, text: str) -> list[tuple[str, Any]]:
             rows += [(f"line {number}", row) for row in csv.reader([line], strict=True)]
         except csv.Error as error:
             where = f"{path}, line {number}"
-            raise UsageError("the trace of arrivals is not CSV", where=where, found=str(error)) from error
+            raise UsageError(
+                "the trace of arrivals is not CSV",
+                where=where,
+                found=str(error),
+                expected=f"the column {COLUMN}, or seconds first in each line",
+            ) from error
     column = 0
     if rows and COLUMN in (names := [name.strip() for name in rows[0][1]]):
         column, rows = names.index(COLUMN), rows[1:]

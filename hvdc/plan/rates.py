@@ -167,10 +167,6 @@ class RateTable(Fields):
         self.require_co_run_rates()
         return mean_rates(self.costs())
 
-    def reported_value(self, name: str) -> float:
-        """A figure that the source states. Raises KeyError."""
-        return {figure.name: figure.value for figure in self.reported}[name]
-
     def _engine(self, rates: EngineRates) -> EngineCosts:
         return EngineCosts(self._expanded(rates.solo_block_s), self._expanded(rates.co_run_block_s))
 

@@ -196,12 +196,12 @@ def _positive(what: str, value: float) -> float:
 
 def cut_of(text: str, costs: Costs) -> int | None:
     """A cut as people write it: a number, or ``best``, which is None where the co-run rates that place it are not
-    known."""
-    if text == "best":
+    known; ``auto``, as ``hvdc run`` has it, is ``best``."""
+    if text in ("best", "auto"):
         known = costs.gpu.co_run_s is not None and costs.npu.co_run_s is not None
         return Trajectory(costs).best().cut if known else None
     if not (text.isascii() and text.isdigit()) or len(text) > 9 or int(text) > costs.executions:
-        raise UsageError("this is no cut", expected=f"best, or 0 to {costs.executions}", found=text)
+        raise UsageError("this is no cut", expected=f"best, auto, or 0 to {costs.executions}", found=text)
     return int(text)
 
 

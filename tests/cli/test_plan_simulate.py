@@ -78,6 +78,12 @@ def test_some_configurations_in_the_order_of_the_runtime() -> None:
     assert facts["configurations"][1]["period_s"] == pytest.approx(60 * 13.2745, rel=1e-6)
 
 
+def test_a_cut_that_is_placed_may_be_asked_for_as_in_run() -> None:
+    assert (
+        simulate("--mode", "hetero", "--cut", "auto", "--json").json() == simulate("--mode", "hetero", "--json").json()
+    )
+
+
 def test_policies_under_a_drift() -> None:
     done = simulate("--mode", "hetero", "--policy", "all", "--drift", THROTTLES, "--videos", 60, "--json")
     by = {c["policy"]: c for c in done.json()["configurations"]}

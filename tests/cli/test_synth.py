@@ -65,6 +65,7 @@ def test_a_splat_artifact_is_sound(value: str, tmp_path: Path) -> None:
     done = hvdc("synth", "artifact", "--layers", 1, f"--splat={value}", "-o", path, "--json", "--jobs", 1)
     assert done.status == 0, done.err
     assert done.json()["artifact"] == str(path)
+    assert (done.json()["lacks"] == "") == (path / "runtime" / "answer.bin").exists()
     assert hvdc("validate", path, "--deep", "-q").status == 0
 
 

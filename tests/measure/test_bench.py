@@ -220,6 +220,7 @@ def test_what_is_there_is_not_replaced_unasked(bench: Callable[..., Result], tab
         (("--rest-s", "-1"), "no time to rest"),
         (("--rest-s", "1e9"), "no time to rest"),
         (("--no-decode", "--decode-repeat", "2"), "--decode-repeat would have no effect"),
+        (("--decode-with", "device"), "--decode-with"),  # a phone's decoder, on this machine
         (("--engine", "npu", "--opencl-device", "0"), "--opencl-device would have no effect"),
         (("--engine", "gpu", "--npu-sums", "exact"), "--npu-sums would have no effect"),
     ],

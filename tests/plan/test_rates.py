@@ -92,7 +92,7 @@ def test_a_table_is_read(tmp_path: Path) -> None:
     assert costs.npu == EngineCosts((1, 2, 3, 4, 5, 6), (3, 3, 3, 4, 4, 4))
     assert (costs.executions, costs.decode_s, costs.decode_solo_s, costs.handoff_s) == (6, 0.0, 7.0, 0.25)
     assert costs.tensor_block_s == (2.5,) * 6
-    assert read.reported_value("period_s") == 30.0
+    assert {figure.name: figure.value for figure in read.reported}["period_s"] == 30.0
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:

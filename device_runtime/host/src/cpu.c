@@ -4,8 +4,6 @@
 
 static const char *const NAMES[HVDC_CPU_LEVELS] = {"generic", "x86-64-v3", "x86-64-v4"};
 
-const char *hvdc_cpu_name(enum hvdc_cpu cpu) { return NAMES[cpu]; }
-
 bool hvdc_cpu_usable(enum hvdc_cpu cpu) {
 #if defined(HVDC_CPU_HAS_X86_64_LEVELS)
     /* Compilers differ in which features they can ask for; a processor with these has the rest of its level too. */

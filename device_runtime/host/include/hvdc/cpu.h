@@ -16,13 +16,11 @@ extern "C" {
 
 enum hvdc_cpu { HVDC_CPU_GENERIC, HVDC_CPU_X86_64_V3, HVDC_CPU_X86_64_V4, HVDC_CPU_LEVELS };
 
-/* "generic", "x86-64-v3", "x86-64-v4" */
-const char *hvdc_cpu_name(enum hvdc_cpu cpu);
-
 /* Whether this program has kernels for a level, and this processor can execute them. */
 bool hvdc_cpu_usable(enum hvdc_cpu cpu);
 
-/* The level of a name, or the best one for NULL. Fails for a name that is unknown, or a level that is not usable. */
+/* The level of a name ("generic", "x86-64-v3", "x86-64-v4"), or the best one for NULL. Fails for a name that is
+ * unknown, or a level that is not usable. */
 bool hvdc_cpu_select(const char *name, enum hvdc_cpu *cpu, hvdc_failure *failure);
 
 /* The name of a symbol in the object that is compiled for a level: HVDC_FOR_CPU(table) is table_x86_64_v3, say. */

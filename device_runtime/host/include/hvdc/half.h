@@ -69,7 +69,4 @@ __attribute__((noinline, unused)) static void hvdc_halfs_from_floats(const float
     }
 }
 
-/* What is left of a value in FP16. */
-static inline float hvdc_half_rounded(float value) { return hvdc_half_to_float(hvdc_half_from_float(value)); }
-
 #endif
