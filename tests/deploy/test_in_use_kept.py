@@ -1,4 +1,4 @@
-"""What a program on the device may be reading is not removed from under it, and it is not disturbed by trying others."""
+"""What a program on the device may be reading is not removed, and nobody else is tried beside it."""
 
 from __future__ import annotations
 
