@@ -12,12 +12,14 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
+
+if TYPE_CHECKING:  # LPIPS alone needs it, and commands that compare no frames start without
+    import torch
+    from torch import Tensor
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -108,7 +110,6 @@ class LpipsMetric:
         self._network = network
         self._device = device
 
-    @torch.no_grad()
     def __call__(self, frames: Float32Array, reference: Float32Array) -> float:
         """The mean distance over frames: 0 for equal clips, larger for less alike. NaN if a value of either is.
 
@@ -117,14 +118,19 @@ class LpipsMetric:
         _check(frames, reference)
         if min(frames.shape[1:3]) < LPIPS_SMALLEST:
             raise ValueError(f"LPIPS needs frames of at least {LPIPS_SMALLEST} pixels a side, not {frames.shape[1:3]}")
-        distances = [
-            float(self._network(self._input(a), self._input(b), normalize=True))
-            for a, b in zip(frames, reference, strict=True)
-        ]
+        import torch
+
+        with torch.no_grad():
+            distances = [
+                float(self._network(self._input(a), self._input(b), normalize=True))
+                for a, b in zip(frames, reference, strict=True)
+            ]
         return float(np.mean(distances))
 
     def _input(self, frame: Float32Array) -> Tensor:
         """``[H, W, 3]`` -> ``[1, 3, H, W]`` on the device."""
+        import torch
+
         return torch.from_numpy(np.ascontiguousarray(frame.transpose(2, 0, 1)))[None].to(self._device)
 
 
@@ -142,6 +148,8 @@ def load_lpips(device: torch.device | None = None) -> Lpips:
         if name is not None and name.split(".")[0] in ("lpips", "torchvision"):
             return Lpips(None, f"the package {name.split('.')[0]} is not installed")
         return Lpips(None, f"the package lpips cannot be imported: {_first_line(error)}")
+    import torch
+
     file = os.path.basename(models.AlexNet_Weights.IMAGENET1K_V1.url)  # noqa: PTH119 - of a URL
     weights = Path(torch.hub.get_dir()) / "checkpoints" / file
     if not weights.is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,9 +15,10 @@ from hvdc.cli.shared_options import dtype_option, model_options, parse_seeds, ru
 from hvdc.cli.summary import print_summary, trajectories
 from hvdc.config import load_config
 from hvdc.errors import StoppedError, UsageError
-from hvdc.pipeline.calibrate import CalibrateRequest, Outcome, calibrate
 from hvdc.pipeline.calibration_summary import summarize
-from hvdc.pipeline.ranks import join
+
+if TYPE_CHECKING:  # it imports PyTorch, which help needs not
+    from hvdc.pipeline.calibrate import Outcome
 
 
 @click.command()
@@ -62,6 +63,9 @@ def command(
     """
     if resume and force:
         raise UsageError("--resume and --force exclude each other", fix="--resume goes on, --force starts over")
+    from hvdc.pipeline.calibrate import CalibrateRequest, calibrate
+    from hvdc.pipeline.ranks import join
+
     request = CalibrateRequest(
         checkpoint=checkpoint,
         prompts=prompts,

@@ -89,7 +89,7 @@ def command(
         done = deploy(request, device, progress_for(quiet=quiet or as_json), say_for(quiet=quiet or as_json))
         print_json(done.as_json()) if as_json else _print(done)
         is_unfit = dry_run and any(not (force and mismatch.may_force) for mismatch in done.forced)
-        return Exit.DEVICE if done.failed or is_unfit else Exit.OK
+        return Exit.DEVICE if done.failed or done.kept or is_unfit else Exit.OK
     store = Store(device, Layout(checked_target(target)))
     if list_:
         _list(store, as_json)
@@ -164,7 +164,9 @@ def _print(done: Deployed) -> None:
     console.print(f"          {sent}")
     console.print(f"folder    {done.folder}")
     if done.pruned:
-        console.print(f"pruned    {done.pruned} versions")
+        console.print(f"pruned    {done.pruned} version{'s' * (done.pruned != 1)}")
+    if done.kept:
+        console.print(f"not pruned: another program is working on this device now, {done.kept}")
     for mismatch in done.forced:
         console.print(f"in spite of: {mismatch.text()}")
     for tried in done.tried or ():

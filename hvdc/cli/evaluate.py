@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,10 @@ from hvdc.cli.shared_options import model_options, parse_seeds, run_options, say
 from hvdc.config import SCALE_MODES, CalibrationMode, load_config
 from hvdc.errors import UsageError
 from hvdc.figures import prepare_folder
-from hvdc.pipeline.evaluate import EvaluateRequest, Evaluation, Row, evaluate, facts
-from hvdc.pipeline.quality_plots import draw
-from hvdc.pipeline.ranks import join
 from hvdc.pipeline.videos import PathFolders
+
+if TYPE_CHECKING:  # it imports PyTorch, which help needs not
+    from hvdc.pipeline.evaluate import Evaluation, Row
 
 
 def parse_cuts(text: str) -> tuple[int, ...]:
@@ -103,6 +103,10 @@ def command(
       hvdc evaluate DCM_WAN/transformer --prompts p.safetensors --calibration c.safetensors --cut 51 --device cuda
       hvdc evaluate DCM_WAN/transformer --prompts p.safetensors --artifact dcm.hvdc --vae DCM_WAN/vae --device cuda
     """
+    from hvdc.pipeline.evaluate import EvaluateRequest, evaluate, facts
+    from hvdc.pipeline.quality_plots import draw
+    from hvdc.pipeline.ranks import join
+
     request = EvaluateRequest(
         checkpoint=checkpoint,
         prompts=prompts,

@@ -19,12 +19,14 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
 from rich.progress import Progress as RichProgress
 from rich.table import Table
+from rich.text import Text
 
 from hvdc.errors import Exit
 from hvdc.pipeline.failures import describe_failure
@@ -36,6 +38,10 @@ if TYPE_CHECKING:  # it needs NumPy, and many commands don't
 
 LOG_LINES = 40
 """Of what a compiler logged before it failed, as many are shown: the last ones."""
+EARLY_S = 2.0
+"""What the first moments of a stage say about its rate is nothing: its first files are small, or a program starts."""
+FEW, BETWEEN_S = 20, 1.0
+"""A pipe gets a line for each of a few pieces; of more, one in this time."""
 NARROWEST_TEXT = 24
 """Columns of a terminal that a wrapping text gets at least."""
 
@@ -192,7 +198,7 @@ class Bar:
             size = [MofNCompleteColumn(), TextColumn(unit)]
         self._bar = RichProgress(
             TextColumn("{task.description}", markup=False), BarColumn(), *size, TextColumn("left"),
-            TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+            _TimeLeft(), console=Console(stderr=True), transient=True,
         )  # fmt: skip
         self._items, self._done, self._total = items, 0, total
         self._task = self._bar.add_task(what, total=total)
@@ -219,13 +225,21 @@ class Bar:
             self._bar = None
 
 
+class _TimeLeft(TimeRemainingColumn):
+    """Unknown at first."""
+
+    def render(self, task: Task) -> Text:
+        return Text("-:--:--", style="progress.remaining") if (task.elapsed or 0.0) < EARLY_S else super().render(task)
+
+
 class Lines:
-    """A line for each finished piece: count, share, rate and time left."""
+    """A line for finished pieces: count, share, rate, and time left where it can be known."""
 
     def start(self, what: str, total: int, items: int, *, unit: str = "bytes") -> None:
         self._what, self._total, self._items = what, max(total, 1), items
         self._unit, self._per_unit = ("MiB", MIB) if unit == "bytes" else (unit, 1)
         self._units, self._done, self._begin = 0, 0, time.monotonic()
+        self._shown = self._begin
         self._lock = threading.Lock()
 
     def advance(self, done: int) -> None:
@@ -239,13 +253,18 @@ class Lines:
     def item_done(self, label: str) -> None:
         with self._lock:
             self._done += 1
-            rate = self._units / max(time.monotonic() - self._begin, 1e-9)
-            left = (self._total - self._units) / max(rate, 1e-9)
+            now, is_last = time.monotonic(), self._done == self._items
+            if self._items > FEW and not is_last and now - self._shown < BETWEEN_S:
+                return
+            self._shown = now
+            rate = self._units / max(now - self._begin, 1e-9)
             per = self._per_unit
             line = (
                 f"{self._what} {self._done}/{self._items} {label}  {self._units / per:,.0f}/{self._total / per:,.0f} "
-                f"{self._unit}  {_rate(rate / per)} {self._unit}/s  {left:.0f} s left"
+                f"{self._unit}  {_rate(rate / per)} {self._unit}/s"
             )
+            if self._units and (now - self._begin >= EARLY_S or self._units >= self._total):
+                line += f"  {(self._total - self._units) / rate:.0f} s left"
             with contextlib.suppress(OSError):  # nobody reads any more: no reason to stop working
                 click.echo(line, err=True)
 

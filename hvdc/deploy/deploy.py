@@ -17,6 +17,7 @@ from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.checks import Mismatch, arch_mismatch, fitting_builds, mismatches, refuse
 from hvdc.deploy.device_facts import FASTRPC, DeviceFacts, read_facts
 from hvdc.deploy.errors import DeviceError
+from hvdc.deploy.in_use import InUseError
 from hvdc.deploy.layout import ARTIFACT, DEPLOYED, FILES, PIECES, TARGET, Layout, checked_name, checked_target
 from hvdc.deploy.package import CHUNK_BYTES, Item, Package, make_package
 from hvdc.deploy.patience import WAIT_S, Patience
@@ -55,7 +56,8 @@ class DeployRequest:
 @dataclass
 class Deployed:
     """What was found and done. ``todo``: before anything was sent. ``forced``: what does not fit, and was or would have
-    to be overridden. ``was_there``: nothing had to be sent at all."""
+    to be overridden. ``was_there``: nothing had to be sent at all. ``kept``: why versions that were to go are there
+    still, as a sentence; ``""``: none is."""
 
     serial: str
     facts: DeviceFacts
@@ -69,6 +71,7 @@ class Deployed:
     was_there: bool = False
     links: bool | None = None
     pruned: int = 0
+    kept: str = ""
     tried: list[Tried] | None = None
     dry_run: bool = False
 
@@ -103,6 +106,7 @@ class Deployed:
             "was_there": self.was_there,
             "hard_links": self.links,
             "pruned_versions": self.pruned,
+            "not_pruned": self.kept or None,
             "does_not_fit": [mismatch.text() for mismatch in self.forced],
             "smoke_test": None if self.tried is None else [tried.__dict__ for tried in self.tried],
         }
@@ -149,7 +153,7 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
             done.losses = patience.losses
         if request.smoke and builds:
             done.tried = smoke_test(
-                Programs(device, done.folder, package.target), facts, layout,
+                Programs(device, done.folder, package.target, layout.in_use), facts, layout,
                 is_calibrated=artifact.manifest.calibration is not None, has_answer=answer is not None, say=say,
             )  # fmt: skip
     return done
@@ -178,7 +182,10 @@ def _deploy(
         patience(partial(store.publish, name, package.version))
         patience(partial(store.tidy, name))
         if request.prune:
-            done.pruned += patience(partial(store.prune, name, package.version))
+            try:
+                done.pruned += patience(partial(store.prune, name, package.version))
+            except InUseError as error:
+                done.kept = f"{error.found}: it may be reading them. Run the same command again when it has ended"
 
 
 def _make_room(

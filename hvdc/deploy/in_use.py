@@ -1,4 +1,5 @@
-"""One program at a time works on a device's engines: two would share them, and measure or wait for each other.
+"""One program at a time works on a device's engines: two would share them, and measure or wait for each other. What it
+may be reading is not removed meanwhile.
 
 The lock is held by the program itself, by a descriptor that it inherits, and not by this side of the link: so it lasts
 for as long as the program does, also after a cut link, and goes with it, however it ends. A device without ``flock``
@@ -53,8 +54,8 @@ echo "$(date +%s) $$ "{who} >{place}
 }} 8>>{place}"""
 
 
-def in_use(said: str, where: str, lock: str) -> InUseError:
-    """The error of a script that ended with `BUSY` and said so."""
+def in_use(said: str, where: str, lock: str, why: str = "two would slow each other down") -> InUseError:
+    """The error of a script that ended with `BUSY` and said so. ``why``: it is not done all the same."""
     if LINK in said:
         return InUseError(
             "a link is in the way, which could lead anywhere, and is left alone", where=f"{where}: {lock}",
@@ -64,7 +65,7 @@ def in_use(said: str, where: str, lock: str) -> InUseError:
     end = f"end it (adb shell kill {pid})" if pid else "end it"
     return InUseError(
         "another program is working on this device now", where=where, found=holder,
-        fix=f"wait for it, or {end}, and run the same command again: two would slow each other down",
+        fix=f"wait for it, or {end}, and run the same command again: {why}",
     )  # fmt: skip
 
 

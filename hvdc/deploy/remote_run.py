@@ -11,19 +11,20 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.errors import DeviceError, LinkError
-from hvdc.deploy.found import Held
+from hvdc.deploy.found import SIZE_LINE, Held
 from hvdc.deploy.in_use import BUSY as IN_USE
 from hvdc.deploy.in_use import MARK, guarded, in_use
 from hvdc.deploy.layout import ARTIFACT, QNN, Layout
 from hvdc.deploy.patience import Patience
-from hvdc.deploy.store import Store
+from hvdc.deploy.store import LISTING_BYTES, Store
+from hvdc.deploy.verifier import hash_s
 from hvdc.errors import Exit
 
 RESULT = re.compile(r"video-\d{6}\.(?:safetensors|ppm)|trace\.json", re.ASCII)
@@ -35,6 +36,8 @@ LAST_WORDS_S = 5.0
 """What a runner that was stopped has said arrives within so long."""
 BUSY, BUSY_S = 98, 10
 """Status where another one holds the run's folder, after so many seconds; no program of the runtime ends with it."""
+HASHED_BYTES, HASHED = 512 << 20, 200
+"""Of results that one call hashes."""
 STARTS = 5
 """How often a runner is started that a cut link has ended."""
 
@@ -116,7 +119,7 @@ class RemoteRun:
         for path in files:
             remote, digest = f"{place}/{path.name}", hashlib.sha256(path.read_bytes()).hexdigest()
             for _ in range(3):
-                if self._patience(partial(self._hash, remote)) == digest:
+                if self._patience(partial(self._hash, remote, path.stat().st_size)) == digest:
                     break
                 self._patience(partial(self.device.push, path, remote))
             else:
@@ -212,20 +215,23 @@ class RemoteRun:
 
         Returns what came. Raises DeviceError, LinkError.
         """
-        script = f"cd {quoted([self.folder])} && sha256sum results/* trace.json"
-        listed = self._patience(partial(self.device.script, script))
+        script = f"cd {quoted([self.folder])} && stat -c '%s %n' results/* trace.json 2>/dev/null; true"
+        listed = self._patience(partial(self.device.script, script, limit_bytes=LISTING_BYTES))
+        places: dict[str, tuple[Path, int]] = {}
+        for match in filter(None, (SIZE_LINE.fullmatch(line.strip()) for line in listed.text.splitlines())):
+            name = match[2].removeprefix("results/")
+            if RESULT.fullmatch(name) is not None and (not name.endswith(".json") or name in (names or {})):
+                places[match[2]] = (names or {}).get(name, folder / name), int(match[1])
         came = []
-        for line in listed.text.splitlines():
-            digest, _, path = line.partition(" ")
-            name = path.strip().removeprefix("*").removeprefix("results/")
-            if RESULT.fullmatch(name) is None:
-                continue
-            local = (names or {}).get(name, folder / name)
-            if name.endswith(".json") and name not in (names or {}):
-                continue
-            if not (local.is_file() and hashlib.sha256(local.read_bytes()).hexdigest() == digest):
-                self._fetch(path.strip().removeprefix("*"), local, digest)
-            came.append(local)
+        for batch in _batches({path: size for path, (_, size) in places.items()}):
+            deadline_s = hash_s(sum(places[path][1] for path in batch))  # frames of many videos are gigabytes
+            for path, digest in self._patience(partial(self._store.hashes, self.folder, batch, deadline_s)).items():
+                if path not in places:
+                    continue
+                local, _ = places[path]
+                if not (local.is_file() and hashlib.sha256(local.read_bytes()).hexdigest() == digest):
+                    self._fetch(path, local, digest)
+                came.append(local)
         return came
 
     def _fetch(self, path: str, local: Path, digest: str) -> None:
@@ -245,8 +251,20 @@ class RemoteRun:
         """Remove input and results from the device; the log and the report stay."""
         self._store.run(f"cd {quoted([self.folder])} && rm -rf stream results trace.json pid lock", "tidying up")
 
-    def _hash(self, path: str) -> str:
-        return self.device.script(f"sha256sum < {quoted([path])}").text.partition(" ")[0]
+    def _hash(self, path: str, size: int) -> str:
+        return self.device.script(f"sha256sum < {quoted([path])}", timeout_s=hash_s(size)).text.partition(" ")[0]
+
+
+def _batches(sizes: Mapping[str, int]) -> Iterator[list[str]]:
+    """Paths that are hashed by one call."""
+    batch: list[str] = []
+    for path in sizes:
+        if batch and (sum(sizes[one] for one in batch) + sizes[path] > HASHED_BYTES or len(batch) >= HASHED):
+            yield batch
+            batch = []
+        batch.append(path)
+    if batch:
+        yield batch
 
 
 def _env(values: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from hvdc.deploy.adb import AdbDevice, Answer, quoted
 from hvdc.deploy.compared import all_right, compared_text, read_compared
 from hvdc.deploy.device_facts import FASTRPC, OPENCL, DeviceFacts
+from hvdc.deploy.in_use import BUSY, InUseError, guarded, in_use
 from hvdc.deploy.layout import ARTIFACT, Layout
 
 State = Literal["ok", "failed", "not tried"]
@@ -39,11 +40,13 @@ class Tried:
 
 @dataclass(frozen=True)
 class Programs:
-    """Where a version's programs lie on a device. ``folder``: of the version. ``target``: what they are built for."""
+    """Where a version's programs lie on a device. ``folder``: of the version. ``target``: what they are built for.
+    ``lock``: which `run` holds meanwhile, as all programs on the device's engines do; ``""``: none."""
 
     device: AdbDevice
     folder: str
     target: str
+    lock: str = ""
 
     @property
     def artifact(self) -> str:
@@ -57,10 +60,15 @@ class Programs:
         return f"{self.runtime}/{self.target}-{program}"
 
     def run(self, program: str, *words: object, timeout_s: float, given: str = "") -> Answer:
-        """``given``: a line of standard input."""
+        """``given``: a line of standard input. Raises LinkError, DeviceError; InUseError: another one works there."""
         command = quoted([self.path(program), *words])
-        feed = f"printf '%s\\n' {quoted([given])} | " if given else ""
-        return self.device.script(f"{feed}{command}", timeout_s=timeout_s)
+        script = f"printf '%s\\n' {quoted([given])} | {command}" if given else f"exec {command}"
+        if self.lock:
+            script = guarded(self.lock, f"hvdc deploy, trying {program}", script)
+        answer = self.device.script(script, timeout_s=timeout_s)
+        if self.lock and answer.status == BUSY:
+            raise in_use(answer.said, self.device.serial, self.lock)
+        return answer
 
 
 def asked_arch(programs: Programs) -> tuple[int | None, str]:
@@ -76,13 +84,29 @@ def smoke_test(
     programs: Programs, facts: DeviceFacts, layout: Layout, *, is_calibrated: bool, has_answer: bool,
     say: Callable[[str], None],
 ) -> list[Tried]:  # fmt: skip
-    """Try everything; what fails is a result. Raises LinkError, DeviceError for a device that is lost."""
+    """Try everything; what fails is a result, and so is that another program works on the device.
+
+    Raises LinkError, DeviceError for a device that is lost.
+    """
     tried: list[Tried] = []
+    try:
+        _try(tried, programs, facts, layout, is_calibrated=is_calibrated, has_answer=has_answer, say=say)
+    except InUseError as error:
+        text = f"{error.what} ({error.found}): run the same command again when it has ended; nothing is sent anew"
+        tried.append(Tried("engines", "not tried", text))
+        say(f"{tried[-1].name}: {tried[-1].text}")
+    return tried
+
+
+def _try(
+    tried: list[Tried], programs: Programs, facts: DeviceFacts, layout: Layout, *, is_calibrated: bool,
+    has_answer: bool, say: Callable[[str], None],
+) -> None:  # fmt: skip
     for try_it in (_starts, _opens, _dsp, _dot_products):
         tried.append(try_it(programs, facts))
         say(f"{tried[-1].name}: {tried[-1].text}")
         if tried[0].state == "failed":
-            return tried
+            return
     executed = []
     for engine in ("npu", "gpu"):
         why = _why_no_gpu(facts, is_calibrated) if engine == "gpu" else ""
@@ -98,7 +122,6 @@ def smoke_test(
     if all(executed):
         tried.append(_executed(programs, "both", facts, layout))
         say(f"{tried[-1].name}: {tried[-1].text}")
-    return tried
 
 
 def _starts(programs: Programs, facts: DeviceFacts) -> Tried:

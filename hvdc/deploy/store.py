@@ -13,6 +13,7 @@ from pathlib import Path
 from hvdc.deploy.adb import AdbDevice, quoted
 from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.found import SIZE_LINE, Found, Held, parse_found
+from hvdc.deploy.in_use import BUSY, guarded, in_use
 from hvdc.deploy.layout import (
     ARTIFACTS,
     BAD,
@@ -47,8 +48,12 @@ class Store:
         self.layout = layout
 
     def run(self, script: str, what: str, timeout_s: float = 120.0) -> str:
-        """A script that must succeed; returns what it prints. Raises LinkError, DeviceError."""
+        """A script that must succeed; returns what it prints. Raises LinkError, DeviceError; InUseError: a part that
+        is `guarded` was not done."""
         answer = self.device.script(f"set -e\n{script}", timeout_s=timeout_s, limit_bytes=LISTING_BYTES)
+        if answer.status == BUSY:
+            what_if = "it may be reading what would be removed"
+            raise in_use(answer.said, self.device.serial, self.layout.in_use, what_if)
         if answer.status != 0:
             full, is_link = "No space left" in answer.said, answer.said.endswith(LINK)
             raise DeviceError(
@@ -178,15 +183,19 @@ true
         """A version that is whole gets its name, and the link `current` leads to it: one rename.
 
         toybox's ``ln -sfn``, as coreutils', makes a link of another name and renames it; its ``mv -T`` follows links.
+        Raises InUseError: one of the same name is there, which is damaged, and a program may be reading it.
         """
         place = self.layout
+        aside = guarded(place.in_use, f"hvdc deploy, {name}", f"rm -rf {version}{BAD}\nmv {version} {version}{BAD}")
         self.run(
             f"""
 {self.unlinked(place.deployment(name))}
 cd {quoted([place.deployment(name)])}
 sync
 if [ -d {version}{NEW} ]; then
-  if [ -d {version} ]; then rm -rf {version}{BAD}; mv {version} {version}{BAD}; fi
+  if [ -d {version} ]; then
+{aside}
+  fi
   mv {version}{NEW} {version}
 fi
 ln -sfn {version} {CURRENT}
@@ -210,18 +219,19 @@ if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
 """
 
     def prune(self, name: str, keep: str) -> int:
-        """Remove all versions of a name but one; returns how many went. Raises DeviceError."""
+        """Remove all versions of a name but one; returns how many went. Raises DeviceError, InUseError."""
         gone = [held for held in self.look().versions if held.name == name and held.version != keep]
         self.remove_versions(gone)
         return len(gone)
 
     def remove_versions(self, versions: Iterable[Held]) -> None:
-        """Raises DeviceError."""
+        """Raises DeviceError, InUseError."""
         for held in versions:
             self._remove(f"{held.name}/{held.version}")
 
     def remove(self, name: str) -> None:
-        """Remove a deployment, all its versions and runs. Raises DeviceError: there is none of this name."""
+        """Remove a deployment, all its versions and runs. Raises DeviceError: there is none of this name;
+        InUseError."""
         checked_name(name)
         there = self.device.script(f"cd {quoted([self.layout.artifacts])} && [ ! -L {name} ] && [ -d {name} ]")
         if there.status != 0:
@@ -260,17 +270,14 @@ if [ ! -d "$1" ]; then rm -f {PARTS}/*; fi
         return pulled
 
     def _remove(self, below: str) -> None:
-        """Below the folder of artifacts; no link is followed to get there."""
+        """Below the folder of artifacts, while no program works there; no link is followed to get there."""
         first = below.split("/")[0]
-        self.run(
-            f"""
+        script = f"""
 cd {quoted([self.layout.target])}
 if [ ! -f {MARKER} ] || [ -L {ARTIFACTS} ] || [ -L {ARTIFACTS}/{first} ]; then
   echo "there is a link in the way to it, and it is left alone" >&2
   exit 1
 fi
 rm -rf {ARTIFACTS}/{below}
-""",
-            "removing",
-            timeout_s=300,
-        )
+"""
+        self.run(guarded(self.layout.in_use, f"hvdc deploy, removing {first}", script), "removing", timeout_s=300)

@@ -8,14 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from exporters.errors import CheckpointError
 from exporters.safetensors_file import SafetensorsFile
 from hvdc.artifact.reader import Artifact
 from hvdc.errors import HvdcError
 from hvdc.pipeline.sources import ArtifactSource
-from quant.paths.host import to_latent, token_grid
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -68,6 +66,10 @@ def _read(path: Path, artifact: Artifact) -> tuple[Float32Array, dict[str, str],
             "a video's latent holds values that are not finite", where=str(path),
             fix="compile the artifact again, with activation scales of prompts like these",
         )  # fmt: skip
+    import torch  # here: hvdc run says first what is wrong with what it was given
+
+    from quant.paths.host import to_latent, token_grid
+
     grid = token_grid(latent, shape)
     values: Float32Array = to_latent(torch.from_numpy(tokens), grid, shape).contiguous().numpy()
     return values, metadata, header

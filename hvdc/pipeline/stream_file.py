@@ -23,7 +23,6 @@ from hvdc.errors import UsageError
 from hvdc.files import durable, write_durably
 from hvdc.pipeline.sources import ArtifactSource
 from layouts.regions import align_up
-from quant.paths.host import initial_noise, to_tokens
 
 DESCRIPTION_NAME = "stream.json"
 ZEROS = bytes(ALIGN_BYTES)
@@ -88,6 +87,8 @@ def input_sha256(artifact: Artifact, prompts: Prompts, video: StreamVideo) -> st
 def _latent_bytes(artifact: Artifact, video: StreamVideo) -> bytes:
     shape, latent = ArtifactSource(artifact).shape, artifact.manifest.video.latent
     grid = (latent[0], latent[1], latent[2])
+    from quant.paths.host import initial_noise, to_tokens  # here: it imports PyTorch, and most names of this need none
+
     tokens = to_tokens(initial_noise(video.seed, shape.in_channels, grid), shape).numpy()
     return np.ascontiguousarray(tokens, "<f4").tobytes()
 

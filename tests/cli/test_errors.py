@@ -239,6 +239,18 @@ def test_help_is_quick_to_load() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_no_verb_needs_torch_to_say_what_it_does() -> None:
+    """Nor to say that an artifact is not there: PyTorch takes seconds."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from hvdc.cli.main import VERBS, run\n"
+        "failed = [verb for verb in VERBS if run([verb, '--help'])]\n"
+        "print(failed, int(run(['run', '--device', 'auto', '--prompts', 'p', '-o', 'o', 'nowhere.hvdc'])))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[] 4", done.stderr
+
+
 def test_compiling_a_safetensors_file_needs_no_torch(ragged_checkpoint: Path, tmp_path: Path) -> None:
     """But for the answer that devices are tried with, which is then left out, and said."""
     code = "import sys; sys.modules['torch'] = None; from hvdc.cli.main import run; sys.exit(run(sys.argv[1:]))"

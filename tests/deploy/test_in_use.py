@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from hypothesis import strategies as st
 from hvdc.deploy import in_use as module
 from hvdc.deploy.in_use import BUSY, guarded, in_use
 from hvdc.deploy.leash import LEASH
+from tests.deploy.holders import working
 
 SHELLS = [shell for shell in ("mksh", "dash", "bash") if shutil.which(shell)]
 
@@ -35,20 +34,6 @@ def ask(shell: str, lock: Path, what: str = "hvdc run, b", command: str = "exec 
         timeout=30,
     )  # fmt: skip
     return done.returncode, done.stderr
-
-
-@contextmanager
-def working(shell: str, lock: Path, what: str = "hvdc bench, dcm") -> Iterator[subprocess.Popen[bytes]]:
-    """Somebody who holds it, and has said so."""
-    process = subprocess.Popen([shell, "-c", guarded(str(lock), what, "exec sleep 60")])
-    end_s = time.monotonic() + 10
-    while not (lock.exists() and what in lock.read_text()) and time.monotonic() < end_s:
-        time.sleep(0.01)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_a_second_one_is_told_who_and_since_when(shell: str, tmp_path: Path) -> None:

@@ -43,6 +43,45 @@ def remote_run(peer: Peer, device: AdbDevice) -> RemoteRun:
     return RemoteRun(store, held, "key", Patience(device, print, wait_s=10.0))
 
 
+def test_results_are_waited_for_by_their_size(
+    peer: Peer, device: AdbDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames of a long run are gigabytes, which a phone hashes for minutes; with one deadline they would never come."""
+    run, results = remote_run(peer, device), folder_of(peer) / "results"
+    results.mkdir()
+    sizes = {f"video-{i:06}.ppm": size for i, size in enumerate((20 << 30, 3 << 30, 1000, 1000))}
+    for name, size in sizes.items():
+        with (results / name).open("wb") as file:
+            file.truncate(size)
+    asked: dict[tuple[str, ...], float] = {}
+
+    def hashes(folder: str, paths: list[str], timeout_s: float) -> dict[str, str]:
+        asked[tuple(paths)] = timeout_s
+        return {}
+
+    monkeypatch.setattr(run._store, "hashes", hashes)
+    assert run.fetch(tmp_path) == []
+    assert {name for paths in asked for name in paths} == {f"results/{name}" for name in sizes}
+    for paths, deadline_s in asked.items():
+        assert deadline_s >= 60 + sum(sizes[path.removeprefix("results/")] for path in paths) / 10e6
+
+
+def test_what_is_whole_comes_and_nothing_else(peer: Peer, device: AdbDevice, tmp_path: Path) -> None:
+    run, folder = remote_run(peer, device), folder_of(peer)
+    (folder / "results").mkdir()
+    for name in ("video-000000.safetensors", "video-000001.ppm", "video-000002.ppm.part", "a b.ppm", "$(x).ppm"):
+        (folder / "results" / name).write_text(name)
+    (folder / "trace.json").write_text("{}")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "video-000001.ppm").write_text("another")
+    there = {here / "video-000000.safetensors", here / "video-000001.ppm"}
+    assert set(run.fetch(here)) == there == set(here.iterdir())
+    assert (here / "video-000001.ppm").read_text() == "video-000001.ppm"
+    trace = here / "t.json"
+    assert set(run.fetch(here, {"trace.json": trace})) == {*there, trace}
+
+
 def test_a_runner_that_outlives_a_cut_link_is_stopped_before_another_starts(peer: Peer, device: AdbDevice) -> None:
     """Two of them would write the same results."""
     peer.faults.leaves_running = True

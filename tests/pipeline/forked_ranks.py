@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import hvdc.cli.calibrate as verb
+import hvdc.pipeline.calibrate as work
 from hvdc.pipeline.calibration_parts import Parts
 from tests.commands import hvdc
 
 assert verb, "imported so that children need not"
+assert work, "and PyTorch"
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ import sys
 from pathlib import Path
 
 import hvdc.cli.calibrate as verb
+import hvdc.pipeline.calibrate as work
 from hvdc.pipeline import cost
 from tests.calibrations import ONE_STEP
 from tests.commands import hvdc, partial
 from tests.pipeline.killed import forked, kill_at
 
 assert verb, "imported so that children need not"
+assert work, "and PyTorch"
 
 
 def rounds(checkpoint: Path, prompts: Path, folder: Path) -> list[dict[str, object]]:

@@ -1,0 +1,92 @@
+"""What a program on the device may be reading is not removed, and nobody else is tried beside it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hvdc.deploy.in_use import InUseError
+from tests.adb_peer import Peer
+from tests.deploy.artifacts import Onto, deployed, files_of, whole_version, with_another_adapter
+from tests.deploy.holders import working
+
+HOLDER = "hvdc run, dcm"
+pytestmark = pytest.mark.skipif(shutil.which("flock") is None, reason="there is no flock")
+
+
+@contextmanager
+def in_use(peer: Peer) -> Iterator[None]:
+    with working("/bin/sh", peer.phone.target / "hvdc" / "in-use", HOLDER):
+        yield
+
+
+def versions(peer: Peer) -> set[str]:
+    folder = peer.phone.target / "hvdc/artifacts/dcm"
+    return {path.name for path in folder.iterdir() if path.is_dir() and not path.is_symlink()}
+
+
+def test_it_is_not_removed(artifact: Path, peer: Peer, onto: Onto) -> None:
+    onto(artifact)
+    before = files_of(peer.phone.target / "hvdc/artifacts")
+    with in_use(peer):
+        done = deployed("--remove", "dcm")
+        assert done.status == 5
+        assert f"another program is working on this device now\n  where:     {peer.serial}\n" in done.err
+        assert f"found:     {HOLDER}, from this computer, for " in done.err
+        assert "it may be reading what would be removed" in done.err
+    assert files_of(peer.phone.target / "hvdc/artifacts") == before
+    assert deployed("--remove", "dcm").status == 0
+    assert not (peer.phone.target / "hvdc/artifacts/dcm").exists()
+
+
+def test_the_version_before_stays_and_the_new_one_is_in_use(
+    artifact: Path, peer: Peer, onto: Onto, tmp_path: Path
+) -> None:
+    first = onto(artifact).package.version
+    other = with_another_adapter(artifact, tmp_path / "other.hvdc")
+    with in_use(peer):
+        done = deployed(other, "--name", "dcm", "--prune", "--no-run")
+    assert done.status == 5, "not all that was asked for is done"
+    assert f"not pruned: another program is working on this device now, {HOLDER}, from this computer" in done.out
+    whole_version(peer, other)
+    assert first in versions(peer)
+    again = deployed(other, "--name", "dcm", "--prune", "--no-run", "--json")
+    assert (again.status, again.json()["pruned_versions"], again.json()["not_pruned"]) == (0, 1, None)
+    assert first not in versions(peer)
+
+
+def test_it_makes_no_room(artifact: Path, peer: Peer, onto: Onto, tmp_path: Path) -> None:
+    """A program may have been started from a version that is in use no longer."""
+    peer.phone.links_allowed = False
+    size = onto(artifact).package.bytes
+    onto(with_another_adapter(artifact, tmp_path / "second.hvdc"))
+    peer.phone.capacity_bytes = 3 * size
+    before = versions(peer)
+    with in_use(peer), pytest.raises(InUseError, match="another program is working on this device now"):
+        onto(with_another_adapter(artifact, tmp_path / "third.hvdc", b"another"), prune=True)
+    assert versions(peer) == before
+
+
+def test_a_damaged_version_is_exchanged_when_nobody_reads_it(artifact: Path, peer: Peer, onto: Onto) -> None:
+    done = onto(artifact)
+    damaged = peer.phone.target / f"hvdc/artifacts/dcm/{done.package.version}/artifact.hvdc/manifest.json"
+    damaged.write_bytes(b"damaged")
+    with in_use(peer), pytest.raises(InUseError):
+        onto(artifact)
+    assert damaged.read_bytes() == b"damaged"
+    assert onto(artifact).sent.bytes < done.package.bytes / 10, "what arrived then is put in place now"
+    whole_version(peer, artifact)
+
+
+def test_nothing_is_tried_beside_it(artifact: Path, peer: Peer, onto: Onto) -> None:
+    """Blocks of a smoke test would be in what a benchmark measures."""
+    onto(artifact)
+    with in_use(peer):
+        done = deployed(artifact, "--name", "dcm")
+        assert done.status == 0, done.err
+        assert f"not tried engines: another program is working on this device now ({HOLDER}" in done.out
+    assert "not tried engines" not in deployed(artifact, "--name", "dcm").out
