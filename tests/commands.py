@@ -112,6 +112,11 @@ def tree(root: Path) -> dict[str, bytes]:
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
+def model_tree(root: Path) -> dict[str, bytes]:
+    """`tree` of an artifact without its `runtime/`, which is no part of the model and knows the index's hash."""
+    return {name: data for name, data in tree(root).items() if not name.startswith("runtime/")}
+
+
 def partial(output: Path) -> Path:
     """Where an unfinished build of ``output`` lies."""
     return output.with_name(f"{output.name}.partial")

@@ -12,7 +12,7 @@ from exporters.decoder.geometry import DecoderGeometry
 from exporters.qnn.options import QnnOptions
 from hvdc.pipeline.decoder_encodings import Quantised
 from tests.calibrations import trajectories_run
-from tests.commands import hvdc, tree
+from tests.commands import hvdc, model_tree, tree
 from tests.decoders import (
     CLIP,
     TILED,
@@ -50,7 +50,7 @@ def test_without_a_compiler_the_artifact_decodes_on_a_host_only(tiled_artifact: 
     assert CANNOT in done.out
     assert "graphs   ok" in done.out.splitlines()
     facts = hvdc("validate", tiled_artifact, "--deep", "--json").json()
-    assert facts["checks"] == ["layout", "runtime", "deep", "graphs"]
+    assert facts["checks"] == ["layout", "runtime", "deep", "answer", "graphs"]
     assert facts["decoder"]["text"].endswith(CANNOT)
 
 
@@ -67,7 +67,7 @@ def test_files_are_usable_as_they_are(tiled_artifact: Path) -> None:
 
 
 def test_the_decoder_changes_nothing_else(tiled_artifact: Path, whole_artifact: Path) -> None:
-    tiled, whole = tree(tiled_artifact), tree(whole_artifact)
+    tiled, whole = model_tree(tiled_artifact), model_tree(whole_artifact)
     assert tiled.keys() == whole.keys()
     differ = {name for name in tiled if tiled[name] != whole[name]}
     assert differ == {"decoder/first.onnx", "decoder/later.onnx", "index.bin", "manifest.json"}, "tiles alone"

@@ -17,7 +17,7 @@ from tests.commands import ROOT, environment, hvdc
 @pytest.fixture(autouse=True)
 def _own_adb_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """No report of these tests sees a phone of this machine: tests/doctor has those."""
-    monkeypatch.setattr("hvdc.doctor.phones.probes", list)
+    monkeypatch.setattr("hvdc.doctor.phones.probes", lambda server: [])
     with socket.create_server(("127.0.0.1", 0)) as free:
         monkeypatch.setenv("ANDROID_ADB_SERVER_PORT", str(free.getsockname()[1]))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdc import figures
 from tests.commands import Result, hvdc
 from tests.hollow import full_size_manifest, write_hollow
 from tests.plan.test_plots import words
@@ -119,12 +118,10 @@ def test_a_full_disk_leaves_the_old_pictures(
     assert hvdc("plan", *command, "--plot", tmp_path).status == 0
     old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
-    def full(path: Path, content: bytes) -> int:
-        with path.open("wb") as file:
-            file.write(content[:9])
+    def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(figures.Path, "write_bytes", full)
+    monkeypatch.setattr("hvdc.files.os.fsync", full)
     done = hvdc("plan", *command, "--plot", tmp_path)
     assert done.status == 1
     assert "No space left" in done.err

@@ -10,6 +10,7 @@ import hashlib
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,8 +113,14 @@ def deployed_before(other: Path, adb_server: AdbServer, tmp_path_factory: pytest
 
 
 def again(server: AdbServer, peer: Peer) -> None:
+    """Until the server lists it: a connection that it still closes may take the new one with it."""
     server.disconnect(peer.serial)
-    server.connect(peer.serial)
+    end_s = time.monotonic() + 10
+    while time.monotonic() < end_s:
+        server.connect(peer.serial)
+        if any(device.serial == peer.serial for device in server.adb.devices()):
+            return
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["first run", "second run"])

@@ -28,9 +28,11 @@ def shell(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def ask(shell: str, lock: Path, what: str = "hvdc run, b", command: str = "exec true") -> tuple[int, str]:
+def ask(
+    shell: str, lock: Path, what: str = "hvdc run, b", command: str = "exec true", wait_s: int = 0
+) -> tuple[int, str]:
     done = subprocess.run(
-        [shell, "-c", guarded(str(lock), what, command, wait_s=0)], capture_output=True, text=True, check=False,
+        [shell, "-c", guarded(str(lock), what, command, wait_s)], capture_output=True, text=True, check=False,
         timeout=30,
     )  # fmt: skip
     return done.returncode, done.stderr
@@ -77,11 +79,11 @@ def test_it_ends_with_who_started_it(shell: str, tmp_path: Path) -> None:
 
 
 def test_a_watcher_holds_no_lock(shell: str, tmp_path: Path) -> None:
-    """The program ends by itself, and its input is open still."""
+    """The program ends by itself, and its input is open still. The watcher lets go as soon as it runs."""
     script = guarded(str(tmp_path / "lock"), "x", f"{LEASH}exec true </dev/null")
     process = subprocess.Popen([shell, "-c", script], stdin=subprocess.PIPE)
     assert process.wait(10) == 0
-    assert ask(shell, tmp_path / "lock") == (0, "")
+    assert ask(shell, tmp_path / "lock", wait_s=3) == (0, "")
     assert process.stdin is not None
     process.stdin.close()
 

@@ -75,7 +75,7 @@ def test_a_tile_order_is_described_once(tmp_path: Path, monkeypatch: pytest.Monk
     other = TileOrder(9, HMX_INT8_K4.name, 1, rows=(Mode(4, 256), Mode(4, 1)), cols=(Mode(64, 4),))
     monkeypatch.setitem(BY_ID, other.id, other)
     monkeypatch.setitem(BY_NAME, other.name, other)
-    monkeypatch.setattr("tests.artifacts.HMX_INT8_K4", other)
+    monkeypatch.setattr("tests.artifact_blobs.HMX_INT8_K4", other)
     monkeypatch.setattr("layouts.c_header.TILE_ORDERS", (other,))
     (tmp_path / "hvdc").mkdir()
     (tmp_path / "hvdc" / "tiles.h").write_text(tile_header())

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import hvdc.cli.compile as verb
+import hvdc.pipeline.answer as answer
 from tests import commands
 
 POINTS = ("fsync", "rename", "mkdir", "unlink", "rmdir")
 """Calls after which a file system is in another state than before: a build is killed before each of them."""
 
 assert verb, "imported so that children need not"
+assert answer, "so is PyTorch with it"
 
 
 class Killer:

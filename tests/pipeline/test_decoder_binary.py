@@ -23,7 +23,7 @@ from hvdc.pipeline import decoder_checks
 from hvdc.pipeline.decoder_checks import metadata_findings, port_findings
 from tests.artifacts import read_manifest
 from tests.calibrations import assert_refused
-from tests.commands import hvdc, tree
+from tests.commands import hvdc, model_tree, tree
 from tests.decoders import cached, compile_decoder, compiled_decoder, entry_of
 from tests.pipeline.decoder_edits import (
     Edit,
@@ -62,7 +62,7 @@ def test_a_binary_for_the_snapdragon_8_elite(binary_artifact: Path) -> None:
 
 
 def test_the_graphs_are_those_without_a_compiler(binary_artifact: Path, whole_artifact: Path) -> None:
-    binary, whole = tree(binary_artifact), tree(whole_artifact)
+    binary, whole = model_tree(binary_artifact), model_tree(whole_artifact)
     assert set(binary) - set(whole) == {"decoder/binary.bin"}
     assert {name for name in whole if whole[name] != binary[name]} == {"manifest.json", "index.bin"}
     onnx.load(binary_artifact / "decoder" / "first.onnx")

@@ -19,7 +19,7 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.decoder_checks import read_encodings
 from hvdc.pipeline.decoder_encodings import Quantised
 from quant.decoder.graph import LATENT
-from tests.artifacts import replace_opaque
+from tests.artifacts import forget_answer, replace_opaque
 from tests.commands import hvdc
 from tests.decoders import entry_of
 from tests.emulators import emulator
@@ -94,7 +94,7 @@ def test_validate_reports_them_as_the_emulators_check(
     data: bytes, whole_artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copy = Path(shutil.copytree(whole_artifact, tmp_path / "copy.hvdc"))
-    replace_opaque(copy, "decoder/encodings.json", data)
+    replace_opaque(forget_answer(copy), "decoder/encodings.json", data)
     ran = emulator(monkeypatch, lambda name, outputs: outputs)
     done = hvdc("validate", copy, "--emulate", "--json")
     assert done.status == 4

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from exporters.model import Geometry, canonical_tensors
-from tests.commands import compiled, hvdc, tree
+from tests.commands import compiled, hvdc, model_tree, tree
 from tests.conftest import RAGGED
 from tests.exporters.models import (
     Values,
@@ -163,11 +163,11 @@ def test_another_value_or_another_alpha_gives_other_bytes(
     """Without this, the test above could compare constants."""
     changed = {**model, "blocks.1.ffn.net.2.bias": model["blocks.1.ffn.net.2.bias"] + np.float32(2.0**-20)}
     checkpoint = write(tmp_path / "w", spelled(changed, "dcm"))
-    names = {n for n, data in tree(compiled(checkpoint, tmp_path / "a.hvdc")).items() if data != canonical[n]}
+    names = {n for n, data in model_tree(compiled(checkpoint, tmp_path / "a.hvdc")).items() if data != canonical[n]}
     assert names == {"regions/block-001.bin", "manifest.json", "index.bin"}
     checkpoint = write(tmp_path / "v", spelled(model, "dcm"))
     artifact = compiled(checkpoint, tmp_path / "b.hvdc", "--lora-alpha", 7)
-    names = {n for n, data in tree(artifact).items() if data != canonical[n]}
+    names = {n for n, data in model_tree(artifact).items() if data != canonical[n]}
     assert names == {"adapters/detail-000.bin", "manifest.json", "index.bin"}
 
 

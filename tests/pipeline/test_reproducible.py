@@ -88,7 +88,7 @@ def test_files_are_plain(tiny_artifact: Path) -> None:
     """Nothing but the named files, and each readable by whoever may read a new file here."""
     names = set(tree(tiny_artifact))
     manifest = json.loads((tiny_artifact / "manifest.json").read_text("ascii"))
-    runtime = {"runtime/runtime.json", "runtime/sources.tar"}
+    runtime = {"runtime/runtime.json", "runtime/sources.tar", "runtime/answer.bin"}
     assert names == {"manifest.json", "index.bin", *runtime, *(f["path"] for f in manifest["files"])}
     assert not any(p.is_symlink() for p in tiny_artifact.rglob("*"))
     assert not list(tiny_artifact.parent.glob("*.partial"))
