@@ -71,7 +71,9 @@ def test_it_ends_with_who_started_it(shell: str, tmp_path: Path) -> None:
     process = subprocess.Popen([shell, "-c", script], stdin=subprocess.PIPE)
     assert process.stdin is not None
     end_s = time.monotonic() + 10
-    while b"sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes() and time.monotonic() < end_s:
+    while (
+        b"sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")[0] and time.monotonic() < end_s
+    ):
         time.sleep(0.01)
     process.stdin.close()
     assert process.wait(10) == -signal.SIGTERM
