@@ -247,9 +247,10 @@ def _print(ran: Ran) -> None:
         share, source = report["gpu_share"], CUT_SOURCES[report["cut_source"]]
         console.print(f"share     {share:.4g} of all columns on the GPU, {source}")
     elif report.get("policy", "static") != "static":
-        cuts = [held["cut"] for held in report["videos"]]
+        least, most = (end(held["cut"] for held in report["videos"]) for end in (min, max))
+        cuts = f"{least}" if least == most else f"{least} to {most}"
         chosen = f"of {executions} blocks, chosen for each video by policy {report['policy']}"
-        console.print(f"cut       {min(cuts)} to {max(cuts)} {chosen}")
+        console.print(f"cut       {cuts} {chosen}")
     elif report["cut_source"] != "none":
         console.print(f"cut       {report['cut']} of {executions} blocks, {CUT_SOURCES[report['cut_source']]}")
     if report["period_s"]:
