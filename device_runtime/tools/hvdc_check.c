@@ -1,13 +1,4 @@
-/* hvdc_check: answers questions on standard input, one line each; a test asks thousands of one process.
- *
- *   index N        and N bytes: is this an index.bin?
- *   sha256 N       and N bytes: their SHA-256, as "0 OK DIGEST"
- *   open PATH      does this artifact open?
- *   deep PATH      is it sound to the last byte?
- *   stream PATH    is this the directory of a stream?
- *   answer PATH    has this artifact an answer of its own?
- *
- * The answer is "NUMBER NAME FILE: MESSAGE". Exit status: 0 at the end of the input, 2 for another question. */
+/* hvdc_check: answers questions about artifacts; a test asks thousands of one process. HELP has them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,8 +95,28 @@ static bool check_answer(char *path) {
     return true;
 }
 
-int main(void) {
+static const char HELP[] =
+    "usage: hvdc_check\n"
+    "\n"
+    "Answers questions on standard input, a line each:\n"
+    "\n"
+    "  index N        and N bytes: is this an index.bin?\n"
+    "  sha256 N       and N bytes: their SHA-256, as \"0 OK DIGEST\"\n"
+    "  open PATH      does this artifact open?\n"
+    "  deep PATH      is it sound to the last byte?\n"
+    "  stream PATH    is this the directory of a stream?\n"
+    "  answer PATH    has this artifact a stored answer of its own?\n"
+    "\n"
+    "The answer is \"NUMBER NAME FILE: MESSAGE\", 0 and OK where all is well.\n"
+    "Exit statuses: 0 at the end of the input; 2 usage, or another question.\n";
+
+int main(int argc, char **argv) {
     char line[4096];
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) return fputs(HELP, stdout) < 0 ? 1 : 0;
+    if (argc != 1) {
+        (void)fputs("hvdc_check takes no argument but --help: questions come on standard input\n", stderr);
+        return 2;
+    }
     while (fgets(line, sizeof line, stdin) != NULL) {
         bool good = false;
         if (strncmp(line, "index ", 6) == 0)

@@ -319,10 +319,20 @@ static int refuse(const hvdc_error *error) {
     return 4;
 }
 
+static const char HELP[] =
+    "usage: hvdc_dump [--deep] DIRECTORY\n"
+    "\n"
+    "Prints everything that the reader sees in an artifact as JSON, floating-point numbers as their bits.\n"
+    "\n"
+    "  --deep  validate the data files first, and print the SHA-256 of each tensor's bytes\n"
+    "\n"
+    "Exit statuses: 0; 2 usage; 4 an artifact that is refused: the JSON then says why.\n";
+
 int main(int argc, char **argv) {
     bool deep = argc == 3 && strcmp(argv[1], "--deep") == 0;
     hvdc_artifact *artifact;
     hvdc_error error;
+    if (argc == 2 && strcmp(argv[1], "--help") == 0) return fputs(HELP, stdout) < 0 ? 1 : 0;
     if (argc != (deep ? 3 : 2)) {
         (void)fputs("usage: hvdc_dump [--deep] DIRECTORY\n", stderr);
         return 2;

@@ -86,8 +86,9 @@ def explained(b: RateTable, compared: Sequence[Case]) -> str:
     ahead = [100 * (c.videos_per_hour["on-demand"] / c.videos_per_hour["replan"] - 1) for c in compared]
     jitter = f"{100 * JITTER:.0f} %"
     paragraphs = (
-        "The paper fixes the cut at the start and notes that a runner could recompute it between videos. `--policy` "
-        "simulates that: `static` keeps the best cut of the table; `replan` takes the best cut of the rates as "
+        "The paper fixes the cut at the start and notes that a runner could recompute it between videos. `hvdc plan "
+        "simulate --policy` simulates that, and `hvdc run --policy` does it: `static` keeps the best cut of the table; "
+        "`replan` takes the best cut of the rates as "
         f"observed, in which each new observation has a weight of {WEIGHT:g}; `on-demand` plans nothing, the GPU works "
         "on a video until the NPU has nothing to do; `deadline` plans, with fewer blocks on the GPU where a video "
         "would else be late. [CLI.md](CLI.md#a-cut-for-each-video) says how to run these, and what they do to short "

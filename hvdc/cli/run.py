@@ -9,7 +9,7 @@ import click
 
 from hvdc.cli.device_options import adb_options
 from hvdc.cli.output import out, print_json, progress_for, shown, table
-from hvdc.cli.shared_options import given, parse_seeds, refuse_without_effect, say_for
+from hvdc.cli.shared_options import given, pairs_options, parse_seeds, refuse_without_effect, say_for
 from hvdc.deploy.layout import TARGET
 from hvdc.errors import UsageError
 from hvdc.pipeline.run import GPU_IMPORTS, MODES, NPU_SUMS, Ran, RunRequest, facts, run
@@ -55,8 +55,7 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--prompts", required=True, type=click.Path(path_type=Path), help="Prompt embeddings, by `hvdc embed`.")
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The folder to fill.")
-@click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.  [default: all]")
-@click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4.")
+@pairs_options
 @click.option("--count", type=click.IntRange(1), help="Make the first N videos only.  [default: prompts × seeds]")
 @click.option("--mode", type=click.Choice(MODES), default="hetero", show_default=True,
               help="Who executes which blocks.")  # fmt: skip
@@ -101,8 +100,8 @@ def checked_silence(seconds: float | None, option: str) -> float | None:
     help="Run it on the phone that the artifact was deployed to; auto: the only one, or ANDROID_SERIAL.",
 )
 @adb_options
-@click.option("--to", "target", default=TARGET, show_default=True, metavar="DIR", help="Its folder on the phone.")
-@click.option("--name", help="Its name on the phone.  [default: any]")  # fmt: skip
+@click.option("--to", "target", default=TARGET, show_default=True, metavar="DIR", help="The folder on the device.")
+@click.option("--name", help="What the artifact is called on the device.  [default: any]")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run of this output.")
 @click.option("--force", is_flag=True, help="Start over, whatever run the output holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -248,9 +247,10 @@ def _print(ran: Ran) -> None:
         share, source = report["gpu_share"], CUT_SOURCES[report["cut_source"]]
         console.print(f"share     {share:.4g} of all columns on the GPU, {source}")
     elif report.get("policy", "static") != "static":
-        cuts = [held["cut"] for held in report["videos"]]
+        least, most = (end(held["cut"] for held in report["videos"]) for end in (min, max))
+        cuts = f"{least}" if least == most else f"{least} to {most}"
         chosen = f"of {executions} blocks, chosen for each video by policy {report['policy']}"
-        console.print(f"cut       {min(cuts)} to {max(cuts)} {chosen}")
+        console.print(f"cut       {cuts} {chosen}")
     elif report["cut_source"] != "none":
         console.print(f"cut       {report['cut']} of {executions} blocks, {CUT_SOURCES[report['cut_source']]}")
     if report["period_s"]:

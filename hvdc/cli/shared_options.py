@@ -71,9 +71,13 @@ _MODEL = (
     click.option("--lora-alpha", type=float, help="Alpha of the adapter; wins over what its files say."),
 )
 
-_RUN = (
+_PAIRS = (
     click.option("--prompts-limit", type=click.IntRange(1), help="Use the first N prompts only.  [default: all]"),
     click.option("--seeds", default="0", show_default=True, help="Noise seeds of each prompt: 0,1,7 or 0:4."),
+)
+
+_RUN = (
+    *_PAIRS,
     click.option("--device", default="cpu", show_default=True, help="Where the model runs: cpu, cuda, or cuda:N."),
 )
 
@@ -95,6 +99,11 @@ dtype_option = click.option(
 def model_options(command: Command) -> Command:
     """Which model, and for which video: what `load_config` and the exporters take."""
     return with_options(_MODEL, command)
+
+
+def pairs_options(command: Command) -> Command:
+    """Which prompts, with which seeds."""
+    return with_options(_PAIRS, command)
 
 
 def run_options(command: Command) -> Command:

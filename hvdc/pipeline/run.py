@@ -1,4 +1,4 @@
-"""`hvdc run`: prompts become clips, by the device runtime built for this machine, from one copy of the weights."""
+"""`hvdc run`: prompts become clips, by the device runtime, here or on a phone, from one copy of the weights."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class HostMachine:
 
     def paths(self, place: Place, trace: Path | None, libraries: Path | None) -> RunnerPaths:
         stream, results = place.stream.absolute(), place.results.absolute()
-        return RunnerPaths(self.artifact, stream, results, cache_folder("opencl"), trace, libraries)
+        return RunnerPaths(self.artifact, stream, results, cache_folder("kernels"), trace, libraries)
 
     def run(self, arguments: Sequence[object], watched: Watched, progress: Progress) -> dict[str, Any]:
         return run_runner(self.runtime.runner, arguments, watched, progress)

@@ -13,7 +13,8 @@ from hvdc.cli.main import VERBS, cli
 from hvdc.config import CompileConfig, load_config
 from hvdc.errors import Exit
 
-TEXT = (Path(__file__).resolve().parents[2] / "docs" / "CLI.md").read_text("utf-8")
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "CLI.md").read_text("utf-8")
 
 
 def commands() -> list[tuple[str, click.Command]]:
@@ -48,8 +49,20 @@ def test_every_exit_status_is_named() -> None:
     assert [status for status in Exit if f"\n| {int(status)} |" not in TEXT] == []
 
 
+def test_every_variable_and_every_folder_of_the_cache_is_named() -> None:
+    sources = [p for room in ("hvdc", "exporters", "device_runtime") for p in (ROOT / room).rglob("*.py")]
+    code = "\n".join(p.read_text("utf-8") for p in sources if p.parent.name != "artifact")  # which writes C's macros
+    variables = set(re.findall(r'"((?:HVDC|ANDROID|HEXAGON|ADB)_[A-Z_]+)"', code))
+    assert {"HVDC_CACHE_DIR", "HVDC_BUILD_SKEL", "ANDROID_SERIAL"} <= variables, "the search finds them"
+    folders = set(re.findall(r'cache_folder\("([a-z]+)"\)', code))
+    assert "runtimes" in folders, "the search finds them"
+    section = TEXT.split("\n## Environment and cache", 1)[1].split("\n## ", 1)[0]
+    assert [name for name in sorted(variables) if f"`{name}`" not in section] == []
+    assert [name for name in sorted(folders) if f"`{name}/`" not in section] == []
+
+
 def test_the_example_configuration_is_valid_and_names_every_setting() -> None:
-    path = Path(__file__).resolve().parents[2] / "examples" / "compile.toml"
+    path = ROOT / "examples" / "compile.toml"
     assert load_config(path, (), {}) == load_config(None, (), {}).model_copy(
         update={"timesteps": DCM_TIMESTEPS, "expert_boundary": DCM_BOUNDARY}
     )

@@ -209,4 +209,4 @@ def test_a_relative_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert cache_folder("runtimes") == tmp_path / "here" / "runtimes"
     monkeypatch.delenv("HVDC_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", "there")
-    assert cache_folder("opencl") == tmp_path / "there" / "hvdc" / "opencl"
+    assert cache_folder("kernels") == tmp_path / "there" / "hvdc" / "kernels"
