@@ -22,7 +22,7 @@ struct hvdc_answer_file {
     const uint8_t *data;
     uint64_t bytes;
     const hvdc_answer_header *header;
-    uint64_t elements; /* of one answer */
+    uint64_t elements;     /* of one answer */
     const char *directory; /* while it is opened */
     char path[PATH_BYTES];
 };
