@@ -76,6 +76,22 @@ def test_asked_to_stop_it_finishes_what_has_begun(programs: dict[str, Path], tmp
     check(report, SHAPE, tmp_path)
 
 
+def test_asked_to_stop_it_does_not_begin_what_a_policy_holds(programs: dict[str, Path], tmp_path: Path) -> None:
+    """By rates that are far off the GPU would wait for long; the first video is decoded meanwhile."""
+    believed = {"policy": "deadline", "gpu_s": 2, "npu_s": 1, "decode_s": 60, "deadline_s": 5000, "from_start": 1}
+    given = words(SHAPE, mode="hetero", videos=3, decode_us=1_500_000, dir=tmp_path, **believed)
+    owner = Owner(programs["hvdc_stream_check"], *given)
+    owner.wait_for("cut 1")
+    owner.process.send_signal(signal.SIGTERM)
+    report = owner.end()
+    assert report["ok"], report
+    assert (report["stopped"], report["finished"]) == (True, 1)
+    check(report, SHAPE, tmp_path)
+    again = Owner(programs["hvdc_stream_check"], *given, "resume=1").end()
+    assert (again["skipped"], again["finished"]) == (1, 2)
+    check(again, SHAPE, tmp_path)
+
+
 def test_asked_to_stop_before_it_has_started_it_stops(programs: dict[str, Path]) -> None:
     """The worker is opening a device that never answers."""
     owner = Owner(programs["hvdc_stream_check"], *SLOW, "open_hangs=1")

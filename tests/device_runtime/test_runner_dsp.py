@@ -218,16 +218,20 @@ def test_a_dsp_that_hangs_ends_the_process(runner: Runner, dsp: tuple[object, ..
 
 
 @pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
-@pytest.mark.parametrize("call", [1, 2, 4], ids=["first touch", "first touch of the other expert", "timed"])
+@pytest.mark.parametrize(
+    "fault",
+    ["hangs:1", "hangs:2", "hangs:4", "hangs-unmap"],
+    ids=["first touch", "first touch of the other expert", "timed", "memory is given back"],
+)
 def test_a_dsp_that_hangs_while_blocks_are_timed_ends_the_process(
-    runner: Runner, dsp: tuple[object, ...], call: int, tmp_path: Path
+    runner: Runner, dsp: tuple[object, ...], fault: str, tmp_path: Path
 ) -> None:
     """Without a cut or rates the blocks of both engines are timed. The process that times the GPU ends, too."""
     more = (*dsp, "--npu-silence-s", 1.5)
     program = tmp_path / "hvdc_runner"  # a name of its own, by which its processes are found
     shutil.copy2(runner.program, program)
     own = Runner(program, runner.artifact, runner.stream, runner.kernels)
-    done = own.run(tmp_path / "out", "hetero", *more, env={"HVDC_STAND_IN_FAULT": f"hangs:{call}"})
+    done = own.run(tmp_path / "out", "hetero", *more, env={"HVDC_STAND_IN_FAULT": fault})
     assert done.status == HANGS, done.said
     assert done.report["error"]["kind"] == "device"
     assert "a call of the NPU's engine has not returned within 1.5 s" in done.report["error"]["what"]

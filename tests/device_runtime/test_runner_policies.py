@@ -110,6 +110,16 @@ def test_rates_are_timed_where_none_are_given(runner: Runner, tmp_path: Path) ->
 
 
 @NEEDS_GPU
+def test_the_gpu_is_there_also_where_the_first_cut_is_0(runner: Runner, tmp_path: Path) -> None:
+    """By the rates that it begins with; the policy may choose another one later."""
+    rates = ("--gpu-block-s", 1e6, "--npu-block-s", 1e-6)
+    report = runner.finished(tmp_path / "out", "hetero", "--policy", "adaptive", *rates).report
+    assert (report["cut"], report["cut_source"]) == (0, "rates")
+    assert report["videos"][0]["choice"]["gpu_block_s"] == 1e6
+    assert min(report["gpu_engine_bytes"], report["forecast"]["gpu_engine_bytes"]) > 0
+
+
+@NEEDS_GPU
 def test_a_stream_goes_on_with_whatever_cuts_it_has(runner: Runner, tmp_path: Path) -> None:
     given = ("--policy", "adaptive", *FAR_OFF)
     before = runner.finished(tmp_path / "out", "hetero", *given).report["videos"]

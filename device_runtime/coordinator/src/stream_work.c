@@ -147,11 +147,16 @@ double hvdc_running_hold_s(const hvdc_running *r) {
     return is_first(r, slot) ? 0 : r->videos[slot].choice.not_before_s - hvdc_running_s(r, hvdc_clock_ns());
 }
 
-/* In the order of the videos: one that is not due holds back those behind it. */
+/* In the order of the videos: one that is not due holds back those behind it. No block of it is executed: a stream that
+ * is asked to stop does not begin it. */
 static bool release(hvdc_running *r) {
     for (;;) {
         const uint32_t slot = first_of(r, is_held);
         hvdc_failure why;
+        if (slot < r->slot_count && r->stopping) {
+            r->use[slot] = HVDC_SLOT_FREE;
+            continue;
+        }
         if (slot == r->slot_count || (r->gpu && hvdc_running_hold_s(r) > 0)) return true;
         if (!r->gpu) {
             for_npu(r, slot, 0, 0);

@@ -22,11 +22,15 @@ struct hvdc_answer_file {
     const uint8_t *data;
     uint64_t bytes;
     const hvdc_answer_header *header;
-    uint64_t elements; /* of one answer */
+    uint64_t elements;     /* of one answer */
+    const char *directory; /* while it is opened */
     char path[PATH_BYTES];
 };
 
-#define REFUSE(format, ...) hvdc_fail(failure, HVDC_FAILURE_FILE, "%s: " format "; " MAKE_IT, file->path, __VA_ARGS__)
+/* A long path leaves room for the reason. */
+#define REFUSE(format, ...) \
+    hvdc_fail(failure, HVDC_FAILURE_FILE, "%.200s/" HVDC_RUNTIME_NAME "/" HVDC_ANSWER_NAME ": " format "; " MAKE_IT, \
+              file->directory, __VA_ARGS__)
 
 static bool map(hvdc_answer_file *file, hvdc_failure *failure) {
     const int fd = open(file->path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC); /* a FIFO must not block */
@@ -162,6 +166,7 @@ bool hvdc_answer_file_open(const char *directory, const hvdc_artifact *artifact,
     *opened = NULL;
     hvdc_answer_file *file = calloc(1, sizeof *file);
     if (file == NULL) return hvdc_fail(failure, HVDC_FAILURE_MEMORY, "there is no memory to open an answer");
+    file->directory = directory;
     const int length = snprintf(file->path, sizeof file->path, "%s/" HVDC_RUNTIME_NAME "/" HVDC_ANSWER_NAME, directory);
     bool good = (length > 0 && (size_t)length < sizeof file->path) ||
                 hvdc_fail(failure, HVDC_FAILURE_FILE, "the artifact's path is too long");

@@ -146,7 +146,10 @@ bool hvdc_time_engines(const hvdc_options *options, const hvdc_trajectory *traje
                time_engines(options, trajectory, timing, gpu_cpus, stop_fd, rates, &end->stopped, failure);
         end->npu_hangs = hvdc_watched_engine_hangs(watched);
         if (end->npu_hangs) return false; /* the call may use all of it */
-        hvdc_timing_end(timing);
+        hvdc_timing_end(timing);          /* which lets the engine forget the memory that it shared: a call, too */
+        end->npu_hangs = hvdc_watched_engine_hangs(watched);
+        if (end->npu_hangs && good)
+            good = hvdc_fail(failure, HVDC_FAILURE_DEVICE, HVDC_WATCHED_HANGS, options->npu_silence_s);
         hvdc_engine_close(watched);
     }
     free(timing);

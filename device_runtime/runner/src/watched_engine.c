@@ -82,9 +82,7 @@ static bool ask(watched *w, enum what what, hvdc_failure *failure) {
     w->hangs = w->hangs || w->asked != NOTHING;
     const bool hangs = w->hangs, good = !hangs && w->good;
     (void)pthread_mutex_unlock(&w->mutex);
-    if (hangs)
-        return hvdc_fail(failure, HVDC_FAILURE_DEVICE,
-                         "a call of the NPU's engine has not returned within %.1f s; no video has begun", w->limit_s);
+    if (hangs) return hvdc_fail(failure, HVDC_FAILURE_DEVICE, HVDC_WATCHED_HANGS, w->limit_s);
     if (!good && failure != NULL) *failure = w->why;
     return good;
 }

@@ -4,6 +4,9 @@
 
 #include "hvdc/engine.h"
 
+/* A sentence with the limit in seconds. */
+#define HVDC_WATCHED_HANGS "a call of the NPU's engine has not returned within %.1f s; no video has begun"
+
 /* The face of `engine`, which is called in a thread of its own. A call that takes longer than `limit_s` (0: waits for
  * ever) fails with kind DEVICE, and so do all that follow. `engine` outlives it and is not closed with it. */
 bool hvdc_watched_engine_open(hvdc_engine *engine, double limit_s, hvdc_engine **watched, hvdc_failure *failure);

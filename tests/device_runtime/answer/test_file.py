@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -154,6 +155,16 @@ def test_a_malformed_file_is_refused_by_both_readers(case: str, copy: Path, chec
     put(copy, bytes(data) if len(data) < HEADER.bytes else sealed(data))
     assert python_refuses(copy)
     assert "hvdc runtime build --into" in checker.answer(copy)
+
+
+def test_a_long_path_leaves_room_for_the_reason(small: Path, checker: Checker, tmp_path: Path) -> None:
+    deep = tmp_path / ("x" * 250) / ("y" * 250)
+    shutil.copytree(small, deep)
+    data = bytearray(stored(deep))
+    MALFORMED["no answers"](data)
+    put(deep, sealed(data))
+    said = checker.answer(deep)
+    assert "/runtime/answer.bin: 0 answers, expected 1 to 16, and their records in the file; `hvdc runtime" in said
 
 
 def test_a_gap_that_is_not_zero(tmp_path: Path, checker: Checker) -> None:

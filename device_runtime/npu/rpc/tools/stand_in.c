@@ -3,8 +3,8 @@
  *
  * HVDC_STAND_IN_FAULT names what is wrong with this DSP: "offline", "unsigned", "no-domain", "stacks", "no-skel",
  * "version", "abi", "map", "deaf" (it reads and writes nothing of what it has mapped), "lost:N": in its Nth call after
- * the opening its process dies, "hangs:N": its Nth call of `run` never returns, or "vtcm:KIB": others hold so much of
- * it. With HVDC_STAND_IN_UNIT engines in this process compute with the model of the matrix unit. HVDC_STAND_IN_ARCH is
+ * the opening its process dies, "hangs:N": its Nth call of `run` never returns, "hangs-unmap": no call of `unmap` does,
+ * or "vtcm:KIB": others hold so much of it. With HVDC_STAND_IN_UNIT engines in this process compute with the model of the matrix unit. HVDC_STAND_IN_ARCH is
  * its architecture, 79 unless it is set: it has the skel of that one alone. */
 #define _POSIX_C_SOURCE 200809L
 
@@ -127,6 +127,7 @@ int remote_handle64_invoke(uint64_t handle, uint32_t scalars, hvdc_remote_arg *a
     const unsigned call = ++calls, run = runs += HVDC_REMOTE_METHOD(scalars) == HVDC_RPC_run;
     (void)pthread_mutex_unlock(&mutex);
     while (hangs != NULL && run == strtoul(hangs, NULL, 10)) (void)pause();
+    while (has_fault("hangs-unmap") && HVDC_REMOTE_METHOD(scalars) == HVDC_RPC_unmap) (void)pause();
     if (lost != NULL && call == strtoul(lost, NULL, 10)) {
         if (command() == NULL) return HVDC_AEE_CONNECTION_RESET;
         stand_in_pipe_kill();
