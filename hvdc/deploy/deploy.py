@@ -145,7 +145,7 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
             _deploy(request, artifact, store, done, patience, progress, say)
         except KeyboardInterrupt as stop:
             raise StoppedError(
-                "interrupted: what arrived on the device is kept, and the version before is in use",
+                "interrupted: what arrived on the device is kept, and what was in use there is in use still",
                 where=f"{device.serial}: {layout.target}", fix="run the same command again to go on",
             ) from stop  # fmt: skip
         finally:

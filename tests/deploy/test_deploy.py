@@ -145,7 +145,7 @@ def test_an_interrupt_keeps_what_arrived(
     peer.phone.when_sent = interrupt
     done = deployed(artifact)
     assert done.status == 130
-    assert "what arrived on the device is kept, and the version before is in use" in done.err
+    assert "what arrived on the device is kept, and what was in use there is in use still" in done.err
     assert "run the same command again to go on" in done.err
     if is_first:
         assert "current" not in names(peer)
