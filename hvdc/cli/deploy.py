@@ -99,7 +99,7 @@ def command(
     elif pull_logs is not None:
         pulled = store.pull_logs(pull_logs)
         print_json({"logs": [str(path) for path in pulled]}) if as_json else out().print(
-            f"{pull_logs}: {len(pulled)} files"
+            f"{pull_logs}: {len(pulled)} file{'s' * (len(pulled) != 1)}"
         )
     return Exit.OK
 
