@@ -162,7 +162,7 @@ static bool has_room(int socket) {
 static bool time_for_owner(const hvdc_options *options, hvdc_channel *channel, hvdc_failure *failure) {
     hvdc_artifact *artifact = NULL;
     hvdc_engine *engine = NULL;
-    hvdc_timing timing = {.shared = HVDC_NO_MEMORY};
+    hvdc_timing timing = {.hidden = HVDC_NO_HIDDEN};
     if (!hvdc_processors_use(options->gpu_cpus, failure) || !hvdc_open_artifact(options->artifact, &artifact, failure))
         return false;
     const hvdc_weights weights = {.artifact = artifact};
