@@ -120,3 +120,10 @@ def model_tree(root: Path) -> dict[str, bytes]:
 def partial(output: Path) -> Path:
     """Where an unfinished build of ``output`` lies."""
     return output.with_name(f"{output.name}.partial")
+
+
+def undocumented(verb: str, facts: dict[str, Any]) -> list[str]:
+    """Names in a command's JSON that its section of docs/CLI.md does not have."""
+    text = (Path(__file__).resolve().parents[1] / "docs" / "CLI.md").read_text("utf-8")
+    section = text.split(f"## `hvdc {verb}", 1)[1].split("\n## ", 1)[0]
+    return [name for name in facts if f"`{name}`" not in section]

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hvdc.cli.device_options import device_options, open_device
-from hvdc.cli.output import mib, out, print_json, progress_for, table
+from hvdc.cli.output import mib, out, plain, print_json, progress_for, table
 from hvdc.cli.shared_options import given, refuse_without_effect, say_for
 from hvdc.deploy.deploy import USB2_BYTES_S, USB3_BYTES_S, Deployed, DeployRequest, deploy
 from hvdc.deploy.layout import TARGET, Layout, checked_target
@@ -99,7 +99,7 @@ def command(
     elif pull_logs is not None:
         pulled = store.pull_logs(pull_logs)
         print_json({"logs": [str(path) for path in pulled]}) if as_json else out().print(
-            f"{pull_logs}: {len(pulled)} files"
+            f"{pull_logs}: {len(pulled)} file{'s' * (len(pulled) != 1)}"
         )
     return Exit.OK
 
@@ -166,11 +166,11 @@ def _print(done: Deployed) -> None:
     if done.pruned:
         console.print(f"pruned    {done.pruned} version{'s' * (done.pruned != 1)}")
     if done.kept:
-        console.print(f"not pruned: another program is working on this device now, {done.kept}")
+        console.print(f"not pruned: another program is working on this device now, {plain(done.kept)}")
     for mismatch in done.forced:
         console.print(f"in spite of: {mismatch.text()}")
     for tried in done.tried or ():
-        console.print(f"{tried.state:<9} {tried.name}: {tried.text}")
+        console.print(f"{tried.state:<9} {tried.name}: {plain(tried.text)}")
 
 
 def _in_pieces(size: int) -> str:

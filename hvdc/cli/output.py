@@ -83,6 +83,11 @@ def shown(text: str, limit: int = 60) -> str:
     return plain if len(plain) <= limit else plain[: limit - 1].rstrip() + "…"
 
 
+def plain(text: object) -> str:
+    """A text that a terminal shows and does not obey, whoever wrote it: a device, a driver, a file's name."""
+    return "".join(c if c.isprintable() or c == "\n" else " " for c in str(text))
+
+
 def json_number(value: float | None) -> float | str | None:
     """JSON has no NaN and no infinity: ``"nan"``, ``"inf"``, ``"-inf"`` stand for them."""
     return value if value is None or math.isfinite(value) else str(value)
@@ -143,10 +148,10 @@ def print_error(error: BaseException, *, as_json: bool, verbose: bool = False) -
         with contextlib.suppress(OSError):  # standard output may be what failed
             print_json({"error": fields | {"exit_status": int(status)}})
     console = err()
-    console.print(f"error: {fields['what']}", style="bold red" if console.is_terminal else None)
+    console.print(f"error: {plain(fields['what'])}", style="bold red" if console.is_terminal else None)
     for name in ("where", "expected", "found", "fix"):
         if fields.get(name):
-            console.print(f"  {name + ':':<10} {fields[name]}")
+            console.print(f"  {name + ':':<10} {plain(fields[name])}")
     if log := _log(error):
         shown = log[-LOG_LINES:]
         count = (
@@ -154,7 +159,7 @@ def print_error(error: BaseException, *, as_json: bool, verbose: bool = False) -
         )
         console.print(f"  log:       {count}" + (":" if verbose else "; run again as `hvdc -v …` to see them"))
         for line in shown if verbose else ():
-            console.print(f"    {line}")
+            console.print(f"    {plain(line)}")
     return status
 
 

@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from hvdc.artifact.calibration import CalibrationDType
+from hvdc.cli.output import plain
 from hvdc.errors import UsageError
 
 MAX_SEEDS = 1000
@@ -53,7 +54,7 @@ def refuse_without_effect(options: list[str], why: str, fix: str) -> None:
 
 def say_for(*, quiet: bool) -> Callable[[str], None]:
     """A function that prints a note for people."""
-    return lambda text: None if quiet else click.echo(f"note: {text}", err=True)
+    return lambda text: None if quiet else click.echo(f"note: {plain(text)}", err=True)
 
 
 Command = Callable[..., Any]

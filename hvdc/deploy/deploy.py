@@ -16,7 +16,7 @@ from hvdc.artifact.runtime import FOLDER, read_runtime, runtime_findings
 from hvdc.deploy.adb import AdbDevice
 from hvdc.deploy.checks import Mismatch, arch_mismatch, fitting_builds, mismatches, refuse
 from hvdc.deploy.device_facts import FASTRPC, DeviceFacts, read_facts
-from hvdc.deploy.errors import DeviceError
+from hvdc.deploy.errors import DeviceError, LinkError
 from hvdc.deploy.in_use import InUseError
 from hvdc.deploy.layout import ARTIFACT, DEPLOYED, FILES, PIECES, TARGET, Layout, checked_name, checked_target
 from hvdc.deploy.package import CHUNK_BYTES, Item, Package, make_package
@@ -139,13 +139,13 @@ def deploy(request: DeployRequest, device: AdbDevice, progress: Progress, say: C
         if request.dry_run:
             then = with_pruned(facts, found, name, package.version) if request.prune else facts
             space = space_mismatch(done.todo, package, found, then, name, links=None)
-            done.forced = [*unfit, *([space] if space is not None else [])]
+            done.forced = [*unfit, *_folder(store, patience), *([space] if space is not None else [])]
             return done
         try:
             _deploy(request, artifact, store, done, patience, progress, say)
         except KeyboardInterrupt as stop:
             raise StoppedError(
-                "interrupted: what arrived on the device is kept, and the version before is in use",
+                "interrupted: what arrived on the device is kept, and what was in use there is in use still",
                 where=f"{device.serial}: {layout.target}", fix="run the same command again to go on",
             ) from stop  # fmt: skip
         finally:
@@ -186,6 +186,17 @@ def _deploy(
                 done.pruned += patience(partial(store.prune, name, package.version))
             except InUseError as error:
                 done.kept = f"{error.found}: it may be reading them. Run the same command again when it has ended"
+
+
+def _folder(store: Store, patience: Patience) -> list[Mismatch]:
+    """That the folder cannot be used. Raises LinkError."""
+    try:
+        patience(store.require_usable)
+    except LinkError:
+        raise
+    except DeviceError as error:
+        return [Mismatch(f"{error.what}: {store.layout.target}", found=error.found, fix=error.fix)]
+    return []
 
 
 def _make_room(

@@ -34,6 +34,8 @@ STOP_S = 90.0
 """A block takes a phone seconds; the runner stops before its next one."""
 LAST_WORDS_S = 5.0
 """What a runner that was stopped has said arrives within so long."""
+GONE = 97
+"""Status where the run's folder or its program is on the device no longer; no program of the runtime ends with it."""
 BUSY, BUSY_S = 98, 10
 """Status where another one holds the run's folder, after so many seconds; no program of the runtime ends with it."""
 HASHED_BYTES, HASHED = 512 << 20, 200
@@ -145,7 +147,7 @@ class RemoteRun:
         alone = guarded(self._store.layout.in_use, f"hvdc run, {self._held.name}", command)
         inner = f"{{\n{alone}\n}} 2>&1 >report.json"
         script = (
-            f"cd {quoted([self.folder])} || exit 97\n"
+            f"cd {quoted([self.folder])} && [ -f {quoted([program])} ] || {{ echo; echo {mark} {GONE}; exit; }}\n"
             f"(\nn=0\nwhile command -v flock >/dev/null 2>&1 && ! flock -n 9; do\n"
             f"  n=$((n + 1)); [ $n -lt {BUSY_S} ] || {{ echo; echo {mark} {BUSY}; exit; }}\n  sleep 1\ndone\n"
             f"rm -f report.json\n"
@@ -189,6 +191,12 @@ class RemoteRun:
         if status is None:
             raise LinkError("the device was lost while it worked", where=self.device.serial, found="no report",
                             fix="look at the cable, and run the same command with --resume")  # fmt: skip
+        if status == GONE:
+            raise DeviceError(
+                "what this run needs is on the device no longer: it was removed meanwhile",
+                where=f"{self.device.serial}: {self.version}",
+                fix="hvdc deploy ARTIFACT, and run the same command with --resume",
+            )  # fmt: skip
         if status == IN_USE:
             raise in_use(last, self.device.serial, self._store.layout.in_use)
         if status == BUSY:

@@ -151,7 +151,11 @@ def _dsp(programs: Programs, facts: DeviceFacts) -> Tried:
         return Tried("DSP self-test", "failed", text)
     if not checks:
         return Tried("DSP self-test", "failed", answer.said or f"status {answer.status}, and no report")
-    return Tried("DSP self-test", "ok", f"Hexagon v{report.get('arch')}: {len(checks)} checks, none failed")
+    return Tried(
+        "DSP self-test",
+        "ok",
+        f"Hexagon v{report.get('arch')}: {len(checks)} check{'s' * (len(checks) != 1)}, none failed",
+    )
 
 
 def _dot_products(programs: Programs, facts: DeviceFacts) -> Tried:

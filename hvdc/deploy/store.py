@@ -90,17 +90,12 @@ done
 
         Raises DeviceError: it is somebody else's, has links in it that lead elsewhere, or cannot be written.
         """
-        place = self.layout
         answer = self.device.script(
             f"""
-t={quoted([place.target])}
-for d in "$t" "$t/{PARTS}" "$t/{ARTIFACTS}" "$t/{KERNELS}" "$t/{LOCK}" "$t/{MARKER}"; do
-  if [ -L "$d" ]; then echo "state link $d"; exit 0; fi
-done
-if [ -e "$t" ] && [ ! -d "$t" ]; then echo "state file"; exit 0; fi
-if [ -d "$t" ] && [ ! -f "$t/{MARKER}" ] && [ -n "$(ls -A "$t")" ]; then echo "state foreign"; exit 0; fi
-mkdir -p "$t/{PARTS}" "$t/{ARTIFACTS}" || exit 1
+{self._whose()}
+mkdir -p "$t" || exit 1
 echo {MARKER_TEXT} > "$t/{MARKER}" || exit 1
+mkdir -p "$t/{PARTS}" "$t/{ARTIFACTS}" || exit 1
 rm -f "$t/{PARTS}/link.probe"
 if ln "$t/{MARKER}" "$t/{PARTS}/link.probe" 2>/dev/null; then rm -f "$t/{PARTS}/link.probe"; echo "links yes"; fi
 echo "state ours"
@@ -108,19 +103,45 @@ echo "state ours"
         )
         lines = answer.text.splitlines()
         state = next((line.removeprefix("state ") for line in lines if line.startswith("state ")), "")
-        where = f"{self.device.serial}: {place.target}"
         if answer.status != 0 or not state:
-            raise DeviceError(
-                "the folder on the device cannot be written", where=where, found=answer.said,
+            raise self._unusable("unwritable", answer.said)
+        if state != "ours":
+            raise self._unusable(state)
+        return "links yes" in lines
+
+    def require_usable(self) -> None:
+        """As `prepare`, as far as it can be told without writing. Raises LinkError, DeviceError."""
+        script = f"""
+{self._whose()}
+while [ ! -d "$t" ]; do t=${{t%/*}}; t=${{t:-/}}; done
+[ -w "$t" ] || echo "state unwritable"
+"""
+        lines = self.device.script(script).text.splitlines()
+        for line in lines:
+            if line.startswith("state "):
+                raise self._unusable(line.removeprefix("state "))
+
+    def _whose(self) -> str:
+        """Lines of a script that say in which state the folder, ``$t``, is, and end it, if it cannot be ours."""
+        return f"""t={quoted([self.layout.target])}
+for d in "$t" "$t/{PARTS}" "$t/{ARTIFACTS}" "$t/{KERNELS}" "$t/{LOCK}" "$t/{MARKER}"; do
+  if [ -L "$d" ]; then echo "state link $d"; exit 0; fi
+done
+if [ -e "$t" ] && [ ! -d "$t" ]; then echo "state file"; exit 0; fi
+if [ -d "$t" ] && [ ! -f "$t/{MARKER}" ] && [ -n "$(ls -A "$t")" ]; then echo "state foreign"; exit 0; fi"""
+
+    def _unusable(self, state: str, said: str = "") -> DeviceError:
+        where = f"{self.device.serial}: {self.layout.target}"
+        if state == "unwritable":
+            return DeviceError(
+                "the folder on the device cannot be written", where=where, found=said,
                 fix="give another one: --to; on a phone only /data/local/tmp can be written and executed from",
             )  # fmt: skip
-        if state != "ours":
-            found = {"file": "a file", "foreign": "other files"}.get(state, "a link, which could lead anywhere")
-            raise DeviceError(
-                "the folder on the device is not hvdc's, and is left alone", where=where, found=found,
-                fix="give another one: --to, or remove it yourself",
-            )  # fmt: skip
-        return "links yes" in lines
+        return DeviceError(
+            "the folder on the device is not hvdc's, and is left alone", where=where,
+            found={"file": "a file", "foreign": "other files"}.get(state, "a link, which could lead anywhere"),
+            fix="give another one: --to, as /data/local/tmp/hvdc",
+        )  # fmt: skip
 
     def require_no_links(self, *places: str) -> None:
         """That folders of ours, if they exist, are folders. Raises DeviceError."""

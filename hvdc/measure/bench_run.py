@@ -100,6 +100,7 @@ def measure_device(
     if decode and manifest.decoder is not None:
         libraries, words = _libraries(manifest.decoder, deployed, say), tuple(deployed.place.facts.qnn_words())
         request = replace(request, qnn_libraries=libraries, qnn_words=words)
+    deployed.place.require_free()
     benched = bench(request, deployed.place, progress, say)
     return Measured(benched, rate_table(benched, manifest, table_name(output)), output)
 

@@ -42,6 +42,14 @@ class DevicePlace:
     def what(self) -> str:
         return self.facts.text()
 
+    def require_free(self) -> None:
+        """That nobody works there now: before a long rest, and not after it. Raises InUseError, LinkError, DeviceError.
+
+        A program that is started later asks again."""
+        answer = self.device.script(guarded(self._layout.in_use, self._doing, "exec true"))
+        if answer.status == BUSY:
+            raise in_use(answer.said, self.what, self._layout.in_use)
+
     def script(self, text: str) -> str:
         try:
             return self.device.script(text, timeout_s=20).text

@@ -17,6 +17,7 @@ from hvdc.deploy.errors import DeviceError
 from hvdc.deploy.lock import Lock
 from tests.adb_peer import Peer
 from tests.artifacts import Spec, make_artifact
+from tests.commands import undocumented
 from tests.deploy.artifacts import (
     BENCH,
     PROGRAMS,
@@ -39,13 +40,14 @@ def test_an_artifact_arrives_whole_and_is_tried(artifact: Path, peer: Peer) -> N
     done = deployed(artifact)
     assert done.status == 0, done.err
     whole_version(peer, artifact)
-    assert "ok        DSP self-test: Hexagon v79: 1 checks, none failed" in done.out
+    assert "ok        DSP self-test: Hexagon v79: 1 check, none failed" in done.out
     assert "ok        npu block: the artifact's weights were mapped and a block of 256 tokens executed" in done.out
     assert "samsung SM-S931B, SM8750 (Snapdragon 8 Elite), arm64-v8a, Android 15 (API 35)" in done.err
     runner = peer.phone.target / "hvdc/artifacts/dcm/current/artifact.hvdc/runtime/android-arm64-hvdc_runner"
     assert os.access(runner, os.X_OK)
     again = deployed(artifact, "--no-run", "--json").json()
     assert (again["was_there"], again["sent_bytes"], again["smoke_test"]) == (True, 0, None)
+    assert undocumented("deploy", again) == []
 
 
 def test_a_dry_run_says_what_would_be_sent_and_writes_nothing(artifact: Path, peer: Peer) -> None:
@@ -145,7 +147,7 @@ def test_an_interrupt_keeps_what_arrived(
     peer.phone.when_sent = interrupt
     done = deployed(artifact)
     assert done.status == 130
-    assert "what arrived on the device is kept, and the version before is in use" in done.err
+    assert "what arrived on the device is kept, and what was in use there is in use still" in done.err
     assert "run the same command again to go on" in done.err
     if is_first:
         assert "current" not in names(peer)
@@ -162,14 +164,16 @@ def test_list_remove_and_runs(artifact: Path, peer: Peer, onto: Onto, tmp_path: 
     onto(artifact)
     onto(artifact, name="second")
     assert len(list(peer.phone.target.glob("hvdc/artifacts/second/*/artifact.hvdc/regions/*"))) == 4, "by the link too"
-    listed = deployed("--list", "--json").json()["versions"]
+    facts = deployed("--list", "--json").json()
+    listed = facts["versions"]
+    assert undocumented("deploy", facts | listed[0]) == []
     assert [(v["name"], v["is_current"]) for v in listed] == [("dcm", True), ("second", True)]
     assert "in use" in deployed("--list").out
     runs = peer.phone.target / "hvdc/artifacts/dcm/runs/one"
     runs.mkdir(parents=True)
     (runs / "run.log").write_text("a line\n")
     (runs / "results").mkdir()
-    assert "1 files" in deployed("--pull-logs", tmp_path / "logs").out
+    assert "logs: 1 file\n" in deployed("--pull-logs", tmp_path / "logs").out
     assert (tmp_path / "logs" / "dcm-one-run.log").read_text() == "a line\n"
     assert deployed("--remove", "nothing").status == 5
     assert deployed("--remove", "dcm").status == 0

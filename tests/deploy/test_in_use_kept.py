@@ -43,6 +43,19 @@ def test_it_is_not_removed(artifact: Path, peer: Peer, onto: Onto) -> None:
     assert not (peer.phone.target / "hvdc/artifacts/dcm").exists()
 
 
+def test_who_it_is_is_shown_and_not_obeyed(artifact: Path, peer: Peer, onto: Onto) -> None:
+    """Whoever may write to the phone's folder may write that file, too."""
+    onto(artifact)
+    lock = peer.phone.target / "hvdc" / "in-use"
+    with in_use(peer):
+        since, pid, computer, _ = lock.read_text().split(" ", 3)
+        lock.write_text(f"{since} {pid} {computer} hvdc\x1b[2J\x1b]0;x\x07 run\n")
+        done = deployed("--remove", "dcm")
+    assert done.status == 5
+    assert "hvdc [2J ]0;x  run, from this computer" in done.err
+    assert "\x1b" not in done.err
+
+
 def test_the_version_before_stays_and_the_new_one_is_in_use(
     artifact: Path, peer: Peer, onto: Onto, tmp_path: Path
 ) -> None:

@@ -132,6 +132,17 @@ def test_the_same_videos_are_made_once_at_a_time(
     assert other.execute(*words, lambda line: None).status == 0
 
 
+@pytest.mark.parametrize("gone", ["program", "folder"])
+def test_what_was_removed_meanwhile_is_no_lost_device(gone: str, peer: Peer, device: AdbDevice) -> None:
+    """By `hvdc deploy --remove` or --prune from somewhere else, while the input was on its way."""
+    run, folder = remote_run(peer, device), folder_of(peer)
+    if gone == "folder":
+        folder.rmdir()
+    with pytest.raises(DeviceError, match="is on the device no longer: it was removed meanwhile") as caught:
+        run.execute(run.runner, [], lambda line: None)
+    assert caught.value.fix.startswith("hvdc deploy ARTIFACT, and")
+
+
 def test_a_number_that_is_another_process_by_now_is_not_stopped(peer: Peer, device: AdbDevice) -> None:
     """As after a restart of the device: its list of processes begins anew."""
     run, folder = remote_run(peer, device), folder_of(peer)

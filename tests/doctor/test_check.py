@@ -10,7 +10,7 @@ import pytest
 
 from hvdc import doctor
 from hvdc.doctor.check import Check, Probe, ask_all
-from tests.commands import hvdc
+from tests.commands import hvdc, undocumented
 
 
 def said(*checks: Check) -> Probe:
@@ -61,6 +61,7 @@ def test_the_report_survives_a_broken_probe(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(doctor.engines, "probes", lambda: [raising(RuntimeError("the driver is odd"))])
     done = hvdc("doctor", "--json")
     checks = {check["name"]: check for check in done.json()["checks"]}
+    assert undocumented("doctor", done.json() | checks["broken"]) == []
     assert done.status == 0, "what is not known breaks nothing"
     assert checks["broken"]["status"] == "unknown"
     assert "the driver is odd" in checks["broken"]["found"]

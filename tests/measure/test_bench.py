@@ -14,7 +14,7 @@ from hvdc.artifact.reader import open_artifact
 from hvdc.measure.conditions import Conditions
 from hvdc.plan.cut import best_cut
 from hvdc.plan.rates import load_rates
-from tests.commands import Result, hvdc
+from tests.commands import Result, hvdc, undocumented
 from tests.device_runtime.runs import why_no_gpu
 from tests.measure.programs import MEDIANS, events, report, series, stand_in
 
@@ -174,6 +174,7 @@ def test_json_has_everything(bench: Callable[..., Result], table: Path, monkeypa
     done = bench(report(TOKENS), "--json", "--rest-s", "0.05")
     assert done.err == ""
     facts = done.json()
+    assert undocumented("bench", facts) == []
     assert facts["steady"]
     assert facts["table"] == str(table)
     assert facts["rest_s"] == 0.05

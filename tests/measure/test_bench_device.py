@@ -248,8 +248,9 @@ def test_two_at_a_time_would_measure_each_other(
     )  # fmt: skip
     try:
         waiting(peer, KEPT)
-        done = bench(artifact, peer, "-o", table)
+        done = bench(artifact, peer, "-o", table, "--rest-s", 3600)
         assert (done.status, table.exists()) == (5, False)
+        assert "resting" not in done.err, "it is said before a long rest, not after it"
         assert "another program is working on this device now" in done.err
         assert "hvdc bench, a, from this computer, for " in done.err
         assert peer.serial not in done.err

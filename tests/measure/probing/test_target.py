@@ -13,7 +13,7 @@ import pytest
 
 from hvdc.artifact.reader import open_artifact
 from hvdc.targets import load_target, read_target, target_names
-from tests.commands import SMALL_VIDEO, Result, hvdc
+from tests.commands import SMALL_VIDEO, Result, hvdc, undocumented
 from tests.device_runtime.runs import why_no_gpu
 from tests.measure.phones import FACTS, MIB, text
 from tests.measure.probing.small import words
@@ -144,6 +144,7 @@ def test_where_nothing_was_learnt_nothing_is_written(
 
 def test_json_has_the_target(probe: Callable[..., Result], output: Path) -> None:
     facts = probe(text(FACTS), "--json").json()
+    assert undocumented("probe", facts) == []
     assert facts["file"] == str(output)
     assert facts["cut_short"] == ""
     assert facts["target"]["region_cap_bytes"]["value"] == 511 * MIB
