@@ -27,7 +27,7 @@ bool hvdc_hidden_share(hvdc_hidden *hidden, hvdc_engine *engine, hvdc_failure *f
 }
 
 void hvdc_hidden_close(hvdc_hidden *hidden, hvdc_engine *engine) {
-    if (hidden->announced) engine->unshare(engine, hidden->memory.data);
+    if (engine != NULL && hidden->announced) engine->unshare(engine, hidden->memory.data);
     if (hidden->memory.data != NULL) {
         hidden->kind->close(&hidden->memory);
     } else {

@@ -24,7 +24,7 @@ bool hvdc_hidden_open(hvdc_hidden *hidden, const hvdc_engine *engine, const char
 /* From now on the engine's `run` works in the values. */
 bool hvdc_hidden_share(hvdc_hidden *hidden, hvdc_engine *engine, hvdc_failure *failure);
 
-/* Allowed on HVDC_NO_HIDDEN, and twice. */
+/* Allowed on HVDC_NO_HIDDEN, and twice. `engine`: that it was announced to, or NULL. */
 void hvdc_hidden_close(hvdc_hidden *hidden, hvdc_engine *engine);
 
 #endif
