@@ -64,7 +64,8 @@ class Programs:
         command = quoted([self.path(program), *words])
         script = f"printf '%s\\n' {quoted([given])} | {command}" if given else f"exec {command}"
         if self.lock:
-            script = guarded(self.lock, f"hvdc deploy, trying {program}", script)
+            # A shell of its own becomes the program, so that the number that the lock names is the program's.
+            script = f"exec sh -c {quoted([guarded(self.lock, f'hvdc deploy, trying {program}', script)])}"
         answer = self.device.script(script, timeout_s=timeout_s)
         if self.lock and answer.status == BUSY:
             raise in_use(answer.said, self.device.serial, self.lock)

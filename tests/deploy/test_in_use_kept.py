@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +15,16 @@ import pytest
 
 from hvdc.deploy.in_use import InUseError
 from tests.adb_peer import Peer
-from tests.deploy.artifacts import Onto, deployed, files_of, whole_version, with_another_adapter
+from tests.deploy.artifacts import (
+    PROGRAMS,
+    Onto,
+    deployed,
+    files_of,
+    script,
+    whole_version,
+    with_another_adapter,
+    with_runtime,
+)
 from tests.deploy.holders import working
 
 HOLDER = "hvdc run, dcm"
@@ -93,6 +106,26 @@ def test_a_damaged_version_is_exchanged_when_nobody_reads_it(artifact: Path, pee
     assert damaged.read_bytes() == b"damaged"
     assert onto(artifact).sent.bytes < done.package.bytes / 10, "what arrived then is put in place now"
     whole_version(peer, artifact)
+
+
+def test_what_is_tried_is_named_by_its_own_number(artifact: Path, peer: Peer, tmp_path: Path) -> None:
+    """Which a person may end, as the message says."""
+    copy = Path(shutil.copytree(artifact, tmp_path / "dcm.hvdc"))
+    with_runtime(copy, PROGRAMS | {"hvdc_bench": script("exec sleep 60")})
+    lock = peer.phone.target / "hvdc" / "in-use"
+    statuses: list[int] = []
+    thread = threading.Thread(target=lambda: statuses.append(deployed(copy).status))
+    thread.start()
+    end_s = time.monotonic() + 30
+    while not (lock.exists() and "trying hvdc_bench" in lock.read_text()) and time.monotonic() < end_s:
+        time.sleep(0.05)
+    pid = int(lock.read_text().split()[1])
+    command = Path(f"/proc/{pid}/cmdline")
+    while b"sleep" not in command.read_bytes() and time.monotonic() < end_s:
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGTERM)
+    thread.join(20)
+    assert statuses == [5]
 
 
 def test_nothing_is_tried_beside_it(artifact: Path, peer: Peer, onto: Onto) -> None:

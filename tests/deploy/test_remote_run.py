@@ -119,7 +119,7 @@ def test_the_same_videos_are_made_once_at_a_time(
     folder, seen = folder_of(peer), threading.Event()
     (folder / "program").write_bytes(script("echo begun >&2; while [ ! -e end ]; do sleep 0.1; done; echo '{}'"))
     (folder / "program").chmod(0o755)
-    words = (f"{one.folder}/program", [])
+    words: tuple[str, list[object]] = (f"{one.folder}/program", [])
     ended: list[str] = []
     thread = threading.Thread(target=lambda: ended.append(one.execute(*words, lambda line: seen.set()).out.strip()))
     thread.start()
