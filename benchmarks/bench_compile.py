@@ -26,8 +26,8 @@ from exporters.synth import write_checkpoint
 from exporters.tensor import from_array
 from hvdc.pipeline.build import build
 from hvdc.pipeline.prepare import Request, prepare
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.tensors import Tiler, pieces
+from hvdc.progress import Silent
 from layouts.order import HMX_INT8_K4
 
 CORES = 2

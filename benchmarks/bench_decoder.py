@@ -37,7 +37,7 @@ from exporters.tensor import Float32Array
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import read_latents
-from hvdc.pipeline.progress import Silent
+from hvdc.progress import Silent
 from quant.decoder.encodings import Encodings, choose_encodings
 from quant.decoder.graph import FRAMES, LATENT, VARIANTS, Graphs, structure
 from quant.decoder.ports import float_ports, named, ports

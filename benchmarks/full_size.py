@@ -18,9 +18,9 @@ from hvdc.config import CompileConfig
 from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.build import build
 from hvdc.pipeline.prepare import Request, decide, schedule_of, video_of
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.splat import splat_checkpoint
 from hvdc.pipeline.stream_file import StreamVideo, write_stream
+from hvdc.progress import Silent
 from quant.gemms import gemm_inputs
 
 WEIGHT, ACTIVATION_SCALE = 0.01, 0.05

@@ -25,9 +25,9 @@ from device_runtime.build import build_host
 from exporters.model import DCM_WAN21_1_3B
 from hvdc.artifact.reader import open_artifact
 from hvdc.config import CompileConfig
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.sources import ArtifactSource
 from hvdc.pipeline.splat import build_splat
+from hvdc.progress import Silent
 from quant.paths.arithmetic import At
 from quant.paths.block import run_block, text_operands
 from quant.paths.host import Grid, rope_rotations

@@ -11,7 +11,7 @@ from hvdc.artifact.decoder import Decoder
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
 from hvdc.cli.output import out, table
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 
 if TYPE_CHECKING:  # it imports ONNX
     from hvdc.pipeline.decoder_trials import Emulated

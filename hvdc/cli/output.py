@@ -30,8 +30,8 @@ from rich.text import Text
 
 from hvdc.errors import Exit
 from hvdc.pipeline.failures import describe_failure
-from hvdc.pipeline.progress import Progress, Silent
 from hvdc.plan.memory import GIB, MIB, Row
+from hvdc.progress import Progress, Silent
 
 if TYPE_CHECKING:  # it needs NumPy, and many commands don't
     from hvdc.artifact.manifest import Totals

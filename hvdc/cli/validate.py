@@ -23,7 +23,7 @@ from hvdc.cli.output import describe_error, json_number, out, print_json, progre
 from hvdc.errors import Exit, UsageError
 from hvdc.pipeline.against import Comparison, compare, open_source
 from hvdc.pipeline.failures import describe_failure
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 
 
 @click.command()

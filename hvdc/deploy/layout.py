@@ -71,10 +71,6 @@ class Layout:
     target: str
 
     @property
-    def marker(self) -> str:
-        return f"{self.target}/{MARKER}"
-
-    @property
     def lock(self) -> str:
         return f"{self.target}/{LOCK}"
 

@@ -118,7 +118,7 @@ class Verifier:
         self._waiting: deque[Arrived | Step] = deque()
         self._open: list[Arrived] = []
         self._changed = threading.Condition()
-        self._is_done = self._is_idle = False
+        self._is_done = False
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, daemon=True)
 

@@ -13,7 +13,7 @@ from hvdc.measure.bench_report import BenchReport, Series, parse_report
 from hvdc.measure.conditions import SCRIPT, Conditions, parse_conditions
 from hvdc.measure.places import Ended, Place, ProgramError
 from hvdc.measure.sampling import Samples, sampling
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 
 PROGRAM = "hvdc_bench"
 STEADY, UNSTEADY = 0, 3

@@ -21,9 +21,9 @@ from hvdc.measure.phone import Deployed, deployed_place
 from hvdc.measure.places import HostPlace
 from hvdc.measure.rate_table import rate_table
 from hvdc.pipeline.cache import cache_folder
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import find_runtime
 from hvdc.plan.rates import RateTable, rates_toml
+from hvdc.progress import Progress
 
 
 @dataclass(frozen=True)

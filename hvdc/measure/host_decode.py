@@ -16,7 +16,7 @@ from hvdc.measure.bench import PROGRAM, Benched
 from hvdc.measure.bench_report import Series
 from hvdc.measure.places import HostPlace, ProgramError
 from hvdc.pipeline.host_decoder import HostDecoder
-from hvdc.pipeline.progress import Progress, Silent
+from hvdc.progress import Progress, Silent
 
 ENDLESS = 1000
 """Blocks of the engine that works meanwhile; it is ended when the decoder is done."""

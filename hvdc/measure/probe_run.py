@@ -24,9 +24,9 @@ from hvdc.measure.probe import PROGRAM, Probed, ProbeRequest, run_probe
 from hvdc.measure.probe_journal import Asked, open_journal
 from hvdc.measure.target_file import Described, describe, target_toml, unfinished_key
 from hvdc.pipeline.cache import cache_folder, locked
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import find_runtime, kept_runtime
 from hvdc.pipeline.runtime_kept import HEXAGON, Runtime
+from hvdc.progress import Progress
 from hvdc.targets import TargetDescription, load_target, target_of_soc
 
 BASE = "sm8750"

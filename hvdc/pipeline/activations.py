@@ -27,9 +27,9 @@ from hvdc.pipeline.calibration_summary import Summary, summarize
 from hvdc.pipeline.cost import check_memory, cpu_duration_s
 from hvdc.pipeline.latents_file import read_latents
 from hvdc.pipeline.prepare import schedule_of, video_of
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
 from hvdc.pipeline.tensors import pieces
+from hvdc.progress import Progress
 from quant.calibration.modes import DEFAULT_PERCENTILE, NEEDS_HISTOGRAM, activation_scales
 from quant.smooth import Rescaling, rescaled_statistics, sites, smoothing_factors
 from quant.source import Float32Array

@@ -26,9 +26,9 @@ from hvdc.pipeline.build import make_manifest, rescaled_tables, source_sha256, t
 from hvdc.pipeline.compare import manifest_differences
 from hvdc.pipeline.decoder_parts import DecoderParts, files_in
 from hvdc.pipeline.prepare import Prepared, Request, decide, open_configured, table_sources
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import pieces, value_hash
 from hvdc.pipeline.workspace import Done
+from hvdc.progress import Progress
 from layouts.grid import unpack_padded
 from layouts.order import HMX_INT8_K4
 from quant.hashing import ValueHash

@@ -18,8 +18,8 @@ from hvdc.artifact.answer_records import MIDDLE, AnswerEngine
 from hvdc.artifact.codes import Code
 from hvdc.artifact.errors import ArtifactError
 from hvdc.artifact.reader import Artifact
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.sources import ArtifactSource
+from hvdc.progress import Progress
 from quant.gemms import gemm_inputs
 from quant.paths.arithmetic import Arithmetic, At
 from quant.paths.block import run_block, text_operands

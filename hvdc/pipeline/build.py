@@ -40,10 +40,10 @@ from hvdc.pipeline.artifact_plan import ADALN, EXPERTS, HEAD_TABLE, ROPE, Artifa
 from hvdc.pipeline.decoder_parts import DecoderParts
 from hvdc.pipeline.latents_file import require_own_weights
 from hvdc.pipeline.prepare import Prepared, Request, fingerprint, parameters, table_sources
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_parts import answer_for, is_program, kept_runtimes, runtime_files
 from hvdc.pipeline.tensors import Buffers, FileMaker, InterruptedBuildError
 from hvdc.pipeline.workspace import Done, Workspace
+from hvdc.progress import Progress
 from quant.smooth import Rescaling
 
 

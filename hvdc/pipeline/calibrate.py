@@ -29,11 +29,11 @@ from hvdc.pipeline.calibration_parts import Parts, may_replace
 from hvdc.pipeline.cost import check_memory, out_of_memory
 from hvdc.pipeline.latents_file import write_latents
 from hvdc.pipeline.prepare import Request, open_configured, schedule_of, video_of
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
 from hvdc.pipeline.sources import CheckpointSource
 from hvdc.pipeline.tensors import pieces, value_hash
 from hvdc.pipeline.workspace import partial_path
+from hvdc.progress import Progress
 from quant.calibration.statistics import Statistics, empty
 from quant.calibration.watch import NonFiniteActivationError, run_watched
 from quant.paths.host import initial_noise

@@ -20,7 +20,7 @@ from hvdc.config import CompileConfig
 from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_hosted import compile_hosted
 from hvdc.pipeline.decoder_parts import BINARY, binary_of, file_name
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 
 Say = Callable[[str], None]
 

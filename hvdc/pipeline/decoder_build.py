@@ -39,7 +39,7 @@ from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
 from hvdc.pipeline.decoder_trials import Emulated
 from hvdc.pipeline.latents_file import Float32Array, latents_sha256, read_latents
 from hvdc.pipeline.prepare import require_room
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 from quant.decoder.graph import VARIANTS, Graphs
 from quant.decoder.ports import ports
 from quant.decoder.qdq import quantise, serialised

@@ -36,7 +36,7 @@ from hvdc.pipeline.decoder_encodings import OBSERVED_SIDE, Float32Array, Quantis
 from hvdc.pipeline.decoder_graphs import port_text, read_graph, read_graphs, tensor_text
 from hvdc.pipeline.decoder_operators import single_operators
 from hvdc.pipeline.decoder_trials import Emulated, Trial, compared, graph_trials, operator_trials, written
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 from quant.decoder.encodings import CODES, Encodings
 from quant.decoder.errors import DecoderQuantError
 from quant.decoder.graph import VARIANTS, Graphs, Key

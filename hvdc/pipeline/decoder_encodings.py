@@ -22,8 +22,8 @@ from exporters.decoder.graphs import first_graph, later_graph
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_measured import Measured
 from hvdc.pipeline.latents_file import latents_sha256
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.tensors import pieces, value_hash
+from hvdc.progress import Progress
 from quant.decoder.encodings import Encodings, choose_encodings
 from quant.decoder.graph import VARIANTS, Graphs, structure
 from quant.decoder.ports import float_ports

@@ -25,7 +25,7 @@ from hvdc.pipeline.decoder_encodings import Float32Array
 from hvdc.pipeline.decoder_graphs import read_graphs
 from hvdc.pipeline.decoder_parts import files_in
 from hvdc.pipeline.decoder_trials import Emulated, Trial, compared, graph_trials
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 from quant.decoder.graph import VARIANTS
 
 Say = Callable[[str], None]

@@ -15,7 +15,7 @@ from exporters.errors import CheckpointError
 from exporters.prompts import STORED, PromptDtype, check_destination, read_prompt_file, write_prompts
 from exporters.text_encoder import TextEncoder, encode, ftfy_is_there, open_text_encoder, tokenise
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 
 __all__ = ["STORED", "Embedded", "Request", "embed"]
 

@@ -25,9 +25,9 @@ from hvdc.pipeline.decode import Decoder
 from hvdc.pipeline.evaluated_paths import Judged, Wanted, check_wanted, judged_paths
 from hvdc.pipeline.frame_scores import Frames, Scores, load_task, require_libraries
 from hvdc.pipeline.prepare import open_configured, schedule_of, video_of
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.ranks import Ranks
 from hvdc.pipeline.sources import CheckpointSource
+from hvdc.progress import Progress
 from quant.paths.host import initial_noise
 from quant.paths.trajectory import NumericPath, Trajectory, fp32
 from quant.paths.weights import Weights

@@ -20,7 +20,7 @@ from hvdc.artifact.reader import Artifact
 from hvdc.errors import UsageError
 from hvdc.pipeline.decoder_encodings import open_same
 from hvdc.pipeline.decoder_graphs import graph_fault, read_graph
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 from quant.decoder.graph import VARIANTS
 from quant.decoder.ports import float_ports
 

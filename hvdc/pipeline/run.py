@@ -15,7 +15,6 @@ from hvdc.pipeline.cache import cache_folder
 from hvdc.pipeline.clip_writer import image_library
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import write_latents
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_clips import Clip, write_clips, write_sheet
 from hvdc.pipeline.run_decoders import DECODERS, ON_DEVICE, AfterStream, InStream, OnDevice, RunDecoder
 from hvdc.pipeline.run_device import DeviceChoice, DeviceMachine, Machine, RunnerPaths
@@ -33,6 +32,7 @@ from hvdc.plan.cut import Rates
 from hvdc.plan.fitting import fit_to_manifest
 from hvdc.plan.placement import Trajectory
 from hvdc.plan.rates import RateTable, load_rates
+from hvdc.progress import Progress
 
 MODES = ("hetero", "npu", "gpu", "dp", "hetero-tensor")
 NPU_SUMS = ("fast", "exact")

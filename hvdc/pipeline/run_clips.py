@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from hvdc.files import explaining, file_sha256, write_durably
 from hvdc.pipeline.clip_writer import image_library, write_clip
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_decoders import RunDecoder
 from hvdc.pipeline.run_entries import CLIP_FORMATS
 from hvdc.pipeline.run_place import Place, Run
 from hvdc.pipeline.videos import pixels_of
+from hvdc.progress import Progress
 
 Float32Array = npt.NDArray[np.float32]
 

@@ -19,10 +19,10 @@ from hvdc.artifact.reader import Artifact
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_checks import other_build, why_not_read
 from hvdc.pipeline.host_decoder import HostDecoder
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_frames import Frames, read_frames
 from hvdc.pipeline.run_place import Place
 from hvdc.pipeline.run_results import tokens_sha256
+from hvdc.progress import Progress
 
 Float32Array = npt.NDArray[np.float32]
 

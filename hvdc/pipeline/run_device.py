@@ -21,9 +21,9 @@ from hvdc.deploy.layout import TARGET, Layout, checked_target
 from hvdc.deploy.patience import WAIT_S, Patience
 from hvdc.deploy.remote_run import RemoteRun, deployed_version
 from hvdc.deploy.store import Store
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_place import Identity, Place
 from hvdc.pipeline.run_process import Watched, outcome
+from hvdc.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from hvdc.errors import Exit, HvdcError
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.run_lines import Lines
+from hvdc.progress import Progress
 
 LOG_LINES = 200
 STATUS = {"usage": Exit.USAGE, "artifact": Exit.BAD_ARTIFACT, "device": Exit.DEVICE}

@@ -15,7 +15,6 @@ from device_runtime.sources import sources_sha256
 from hvdc.errors import HvdcError
 from hvdc.files import explaining, write_durably
 from hvdc.pipeline.cache import locked
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_kept import (
     HEXAGON,
     Runtime,
@@ -26,6 +25,7 @@ from hvdc.pipeline.runtime_kept import (
     kept_in,
     programs_of,
 )
+from hvdc.progress import Progress
 
 TARGETS = ("host", "host-asan", "aarch64-linux", "android-arm64", HEXAGON)
 """Presets that `hvdc runtime build` offers: those whose programs are of use outside this project's own tests."""

@@ -18,10 +18,10 @@ from hvdc.artifact.runtime import FOLDER, LIST_NAME, SOURCES_NAME, Build, Runtim
 from hvdc.artifact.runtime import Runtime as RuntimeList
 from hvdc.errors import UsageError
 from hvdc.files import TEMPORARY, explaining, write_durably
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import TARGETS, kept_runtime
 from hvdc.pipeline.runtime_kept import HEXAGON, Runtime, programs_of
 from hvdc.pipeline.workspace import lock_directory
+from hvdc.progress import Progress
 
 CARRIED = ("android-arm64", HEXAGON, "aarch64-linux", "host")
 """Targets whose programs travel with an artifact, if the cache holds them: not those with sanitizers."""

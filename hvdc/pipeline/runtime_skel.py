@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from device_runtime.build import HEXAGON_DEVICES, SKEL, why_not
 from hvdc.errors import HvdcError
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.runtime_build import find_runtime, kept_runtime
 from hvdc.pipeline.runtime_kept import HEXAGON
+from hvdc.progress import Progress
 from hvdc.targets import TargetDescription
 
 SWITCH = "HVDC_BUILD_SKEL"

@@ -19,8 +19,8 @@ from exporters.tensor import Float32Array, Tensor
 from hvdc.config import CompileConfig
 from hvdc.pipeline.build import Built, build
 from hvdc.pipeline.prepare import Request, decide
-from hvdc.pipeline.progress import Progress
 from hvdc.pipeline.workspace import check_output
+from hvdc.progress import Progress
 
 ORIGIN = "constants"
 

@@ -12,7 +12,7 @@ from exporters.model import PRESETS, Geometry
 from exporters.names import LAYOUTS
 from exporters.synth import Written, write_checkpoint
 from hvdc.errors import HvdcError, UsageError
-from hvdc.pipeline.progress import Progress
+from hvdc.progress import Progress
 
 __all__ = ["DTYPES", "LAYOUTS", "PRESETS", "preset_geometry", "write_synthetic"]
 

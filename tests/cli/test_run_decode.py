@@ -16,11 +16,11 @@ from exporters.qnn.available import why_not
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline import run as run_module
 from hvdc.pipeline import run_decoders
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.run_clips import strip_of
 from hvdc.pipeline.run_frames import read_frames
 from hvdc.pipeline.run_process import Watched
 from hvdc.pipeline.run_results import read_result
+from hvdc.progress import Silent
 from tests.artifacts import read_manifest
 from tests.cli import runs
 from tests.commands import Result

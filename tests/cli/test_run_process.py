@@ -13,8 +13,8 @@ import pytest
 from hvdc.cli.output import Lines, shown
 from hvdc.pipeline import run_lines, run_process
 from hvdc.pipeline.cache import cache_folder
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.run_process import RunnerError, Watched, run_runner
+from hvdc.progress import Silent
 from tests.cli.runs import EXECUTIONS
 from tests.device_runtime.runs import is_running
 

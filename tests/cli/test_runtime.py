@@ -12,9 +12,9 @@ import pytest
 
 from hvdc.errors import HvdcError
 from hvdc.pipeline import runtime_build
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.runtime_build import copy_programs, find_runtime, kept_runtime
 from hvdc.pipeline.runtime_kept import DESCRIPTION_NAME, PROGRAMS, RUNNER, Runtime
+from hvdc.progress import Silent
 from tests.commands import hvdc
 
 

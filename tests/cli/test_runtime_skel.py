@@ -10,8 +10,8 @@ import pytest
 from device_runtime.build import HEXAGON_DEVICES, SKEL, SKELS
 from hvdc.artifact.runtime import read_runtime, runtime_findings
 from hvdc.pipeline import runtime_build, runtime_skel
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.runtime_skel import SWITCH, provide_skel
+from hvdc.progress import Silent
 from hvdc.targets import load_target
 from tests.commands import SMALL_VIDEO, compiled, hvdc
 from tests.device_runtime.hexagon import built_for_hexagon

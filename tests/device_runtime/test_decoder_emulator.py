@@ -17,11 +17,11 @@ from exporters.qnn.emulate import run_graph
 from hvdc.artifact.reader import open_artifact
 from hvdc.pipeline.decoder_trials import FRAMES_PSNR_DB, GRAPH_LSB
 from hvdc.pipeline.host_decoder import HostDecoder
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.run_frames import read_frames
 from hvdc.pipeline.run_results import read_result
 from hvdc.pipeline.stream_file import StreamVideo
 from hvdc.pipeline.videos import pixels_of
+from hvdc.progress import Silent
 from quant.frames import psnr_db
 from tests.commands import ROOT
 from tests.decoders import compiled_decoder, entry_of, random_latents, write_latents

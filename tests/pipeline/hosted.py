@@ -20,7 +20,7 @@ from hvdc.pipeline import decoder_trials
 from hvdc.pipeline.decoder_encodings import Quantised
 from hvdc.pipeline.decoder_hosted import OnPhone, compile_hosted, run_on_phone
 from hvdc.pipeline.decoder_parts import BINARY
-from hvdc.pipeline.progress import Silent
+from hvdc.progress import Silent
 from tests.decoders import entry_of
 from tests.exporters.aihub.conftest import QUICK, described, hasty_client, home, hub
 from tests.exporters.aihub.stand_in import Arrays, StandIn

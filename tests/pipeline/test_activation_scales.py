@@ -21,7 +21,7 @@ from hvdc.pipeline.against import compare, open_source
 from hvdc.pipeline.build import build
 from hvdc.pipeline.compare import diff
 from hvdc.pipeline.prepare import Request, fingerprint, prepare
-from hvdc.pipeline.progress import Silent
+from hvdc.progress import Silent
 from tests.artifacts import edit_tensor, put_float
 from tests.fixtures.make import CONFIG, FOLDER, SITE, compile_fixture, fixture_scales
 

@@ -18,8 +18,8 @@ from hvdc.pipeline.activations import Activations, CalibrationChoice, activation
 from hvdc.pipeline.calibration_file import read_calibration
 from hvdc.pipeline.latents_file import read_latents, write_latents
 from hvdc.pipeline.prepare import open_configured
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.ranks import join
+from hvdc.progress import Silent
 from tests.calibrations import (
     SHORT,
     assert_refused,

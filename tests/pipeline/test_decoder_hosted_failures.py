@@ -15,7 +15,7 @@ from exporters.qnn.metadata import Metadata
 from hvdc.artifact.errors import ArtifactError
 from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_hosted import compile_hosted, run_on_phone
-from hvdc.pipeline.progress import Silent
+from hvdc.progress import Silent
 from tests.exporters.aihub.conftest import QUICK
 from tests.exporters.aihub.stand_in import StandIn
 from tests.exporters.qnn import recorded

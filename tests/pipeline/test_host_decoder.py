@@ -16,7 +16,7 @@ from hvdc.errors import HvdcError, UsageError
 from hvdc.pipeline.decoder_tiles import Attempt, TilePlanner
 from hvdc.pipeline.host_decoder import HostDecoder
 from hvdc.pipeline.latents_file import read_latents
-from hvdc.pipeline.progress import Silent
+from hvdc.progress import Silent
 from quant.decoder.graph import Graphs
 from quant.decoder.ports import float_ports
 from quant.decoder.stream import decode

@@ -19,8 +19,8 @@ from hvdc.config import CompileConfig
 from hvdc.pipeline.activation_scales import ActivationScales
 from hvdc.pipeline.build import build
 from hvdc.pipeline.prepare import Request, prepare
-from hvdc.pipeline.progress import Silent
 from hvdc.pipeline.sources import ArtifactSource, CheckpointSource
+from hvdc.progress import Silent
 from quant.calibration.modes import activation_scales
 from quant.calibration.statistics import Statistics
 from quant.gemms import LINEARS, gemm_inputs
