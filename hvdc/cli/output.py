@@ -40,8 +40,9 @@ LOG_LINES = 40
 """Of what a compiler logged before it failed, as many are shown: the last ones."""
 EARLY_S = 2.0
 """What the first moments of a stage say about its rate is nothing: its first files are small, or a program starts."""
-FEW, BETWEEN_S = 20, 1.0
-"""A pipe gets a line for each of a few pieces; of more, one in this time."""
+FEW, FIRST, BETWEEN_S = 20, 3, 1.0
+"""A pipe gets a line for each of a few pieces; of more, for the first ones, which show that it goes, and then one in
+this time."""
 NARROWEST_TEXT = 24
 """Columns of a terminal that a wrapping text gets at least."""
 
@@ -259,7 +260,7 @@ class Lines:
         with self._lock:
             self._done += 1
             now, is_last = time.monotonic(), self._done == self._items
-            if self._items > FEW and not is_last and now - self._shown < BETWEEN_S:
+            if self._items > FEW and self._done > FIRST and not is_last and now - self._shown < BETWEEN_S:
                 return
             self._shown = now
             rate = self._units / max(now - self._begin, 1e-9)

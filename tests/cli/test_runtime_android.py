@@ -90,7 +90,11 @@ def test_its_programs_go_into_an_artifact(
     assert told == ["arm64-v8a", "android-30", "c++_static", "Release"]
 
     programs = {f"android-arm64-{name}" for name in PROGRAMS}
-    assert {path.name for path in (artifact / "runtime").iterdir()} == programs | {"runtime.json", "sources.tar"}
+    assert {path.name for path in (artifact / "runtime").iterdir()} == programs | {
+        "runtime.json",
+        "sources.tar",
+        "answer.bin",
+    }
     listed = (artifact / "runtime" / "runtime.json").read_text("utf-8")
     (build,) = json.loads(listed)["builds"]
     assert (build["target"], build["machine"]) == ("android-arm64", "aarch64")
