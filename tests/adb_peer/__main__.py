@@ -18,9 +18,10 @@ def main() -> None:
     parser.add_argument("--linux", action="store_true", help="a Linux device of this machine's kind, no Android")
     parser.add_argument("--cut-at", type=int, action="append", default=[], metavar="BYTES")
     parser.add_argument("--full-at", type=int, metavar="BYTES")
+    parser.add_argument("--bytes-per-s", type=float, metavar="BYTES", help="a slow link")
     given = parser.parse_args()
     root = given.root.absolute()
-    faults = Faults(cut_at_bytes=given.cut_at, full_at_bytes=given.full_at)
+    faults = Faults(cut_at_bytes=given.cut_at, full_at_bytes=given.full_at, bytes_per_s=given.bytes_per_s)
     as_phone = {} if given.linux else GALAXY_S25
     phone = Phone(root, faults, properties=dict(as_phone), machine=None if given.linux else "aarch64", hashes_fast=True)
     with Peer(phone, given.port) as peer:

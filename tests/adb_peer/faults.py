@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+SLACK_S = 0.01
+"""A link's buffers hold so much: sleeping is not exact."""
+
 
 @dataclass
 class Faults:
@@ -25,7 +28,7 @@ class Faults:
     corrupt_at_byte: int | None = None
     """This byte of what is pushed arrives as another one, once."""
     bytes_per_s: float | None = None
-    """A slow link."""
+    """A slow link: time in which nothing was sent is not made up for."""
     is_trusted: bool = True
     """False: nobody accepts this computer on the phone."""
     missing: frozenset[str] = frozenset()
@@ -47,7 +50,7 @@ class Faults:
         self._lock = threading.Lock()
         self._received = 0
         self._written = 0
-        self._begun_s = time.monotonic()
+        self._free_s = 0.0
         self._away_until_s = 0.0
         self.cuts = 0
 
@@ -56,12 +59,12 @@ class Faults:
         with self._lock:
             self._received += size
             if self.bytes_per_s:
-                ahead_s = self._received / self.bytes_per_s - (time.monotonic() - self._begun_s)
-                time.sleep(max(0.0, min(ahead_s, 1.0)))
+                now_s = time.monotonic()
+                self._free_s = max(self._free_s, now_s - SLACK_S) + size / self.bytes_per_s
+                time.sleep(max(0.0, min(self._free_s - now_s, 1.0)))
             if self.cut_at_bytes and self._received >= self.cut_at_bytes[0]:
                 del self.cut_at_bytes[0]
                 self._received = 0
-                self._begun_s = time.monotonic()
                 self.leave(self.away_s)
                 self.cuts += 1
                 return False
