@@ -59,7 +59,7 @@ def plain(device: AdbDevice, artifact: Path) -> float:
 
 @dataclasses.dataclass
 class Pushes:
-    """Seconds of the same bytes by ``adb push`` and by `hvdc deploy`, in turn; of that all, with hashing here and there."""
+    """Seconds of the same bytes by ``adb push`` and by `hvdc deploy`, in turn. ``whole_s``: with all that is hashed."""
 
     plain_s: list[float] = dataclasses.field(default_factory=list)
     sent_s: list[float] = dataclasses.field(default_factory=list)
