@@ -46,6 +46,12 @@ class Runner:
     stream: Path
     kernels: Path
 
+    def with_videos(self, name: str, videos: int, embeds: Path) -> Runner:
+        """The same with another stream, of so many videos, in a folder of that name beside its own."""
+        entries = [StreamVideo(i % 3, i) for i in range(videos)]
+        stream = stream_of(self.stream.with_name(name), self.artifact, embeds, entries)
+        return Runner(self.program, self.artifact, stream, self.kernels)
+
     def command(self, output: Path, mode: str, *more: object) -> list[str]:
         given = (self.program, self.artifact, self.stream, "-o", output, "--mode", mode, "--kernel-cache", self.kernels)
         return [*map(str, given), "--json", "--progress", "json", *map(str, more)]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from hvdc.pipeline.stream_file import StreamVideo
 from tests import calibrations
 from tests.device_runtime.runner.small import VIDEOS
 from tests.device_runtime.runs import Runner, stream_of
@@ -39,17 +38,13 @@ def runner(programs: dict[str, Path], artifact: Path, embeds: Path, gpu_caches: 
 @pytest.fixture(scope="session")
 def long(runner: Runner, embeds: Path) -> Runner:
     """A stream that takes seconds, so that it can be stopped in the middle."""
-    videos = [StreamVideo(i % 3, i) for i in range(400)]
-    stream = stream_of(runner.stream.with_name("long"), runner.artifact, embeds, videos)
-    return Runner(runner.program, runner.artifact, stream, runner.kernels)
+    return runner.with_videos("long", 400, embeds)
 
 
 @pytest.fixture(scope="session")
 def some(runner: Runner, embeds: Path) -> Runner:
     """One that is stopped in the middle and then goes on."""
-    videos = [StreamVideo(i % 3, i) for i in range(60)]
-    stream = stream_of(runner.stream.with_name("some"), runner.artifact, embeds, videos)
-    return Runner(runner.program, runner.artifact, stream, runner.kernels)
+    return runner.with_videos("some", 60, embeds)
 
 
 @pytest.fixture(scope="session")

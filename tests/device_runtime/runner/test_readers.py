@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from hvdc.pipeline.stream_file import StreamVideo
-from tests import calibrations
 from tests.device_runtime.runs import REPORTS, SANITIZERS, Runner, children_of, is_running, stream_of, why_no_gpu
 
 VIDEOS = 40
@@ -24,18 +23,9 @@ PIPE_BYTES = 4096
 """The smallest that there is: a few lines fill it."""
 
 
-@pytest.fixture(scope="module")
-def runner(
-    programs: dict[str, Path], watched_checkpoint: Path, calibration: Path, embeds: Path, gpu_caches: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Runner:  # fmt: skip
-    folder = tmp_path_factory.mktemp("readers")
-    artifact = folder / "small.hvdc"
-    done = calibrations.run_compile(watched_checkpoint, artifact, "--calibration", calibration, "-q")
-    assert done.status == 0, done.err
-    (gpu_caches / "ours").mkdir(exist_ok=True)
-    stream = stream_of(folder / "stream", artifact, embeds, [StreamVideo(i % 3, i) for i in range(VIDEOS)])
-    return Runner(programs["hvdc_runner"], artifact, stream, gpu_caches / "ours")
+@pytest.fixture(scope="session")
+def runner(runner: Runner, embeds: Path) -> Runner:
+    return runner.with_videos("readers", VIDEOS, embeds)
 
 
 @contextmanager

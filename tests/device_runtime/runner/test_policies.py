@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hvdc.pipeline.stream_file import StreamVideo
 from hvdc.plan.costs import Costs, EngineCosts, uniform
 from hvdc.plan.cut import Rates
 from hvdc.plan.policies import WEIGHT, Adaptive, DeadlineAware, Replan, observed
 from hvdc.plan.stream import InFlight
-from tests import calibrations
-from tests.device_runtime.runs import Done, Runner, stream_of, tokens, why_no_gpu
+from tests.device_runtime.runs import Done, Runner, tokens, why_no_gpu
 
 EXECUTIONS, VIDEOS = 12, 9
 NEEDS_GPU = pytest.mark.skipif(bool(why_no_gpu()), reason=why_no_gpu() or "there is one")
@@ -23,18 +21,9 @@ FAR_OFF = ("--gpu-block-s", 0.0001, "--npu-block-s", 0.0001, "--decode-s", 0.000
 """Far less than anything takes here: what is observed decides. An engine that got no block would not be observed."""
 
 
-@pytest.fixture(scope="module")
-def runner(
-    programs: dict[str, Path], watched_checkpoint: Path, calibration: Path, embeds: Path, gpu_caches: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Runner:  # fmt: skip
-    folder = tmp_path_factory.mktemp("policies")
-    artifact = folder / "small.hvdc"
-    done = calibrations.run_compile(watched_checkpoint, artifact, "--calibration", calibration, "-q")
-    assert done.status == 0, done.err
-    (gpu_caches / "ours").mkdir(exist_ok=True)
-    stream = stream_of(folder / "stream", artifact, embeds, [StreamVideo(i % 3, i) for i in range(VIDEOS)])
-    return Runner(programs["hvdc_runner"], artifact, stream, gpu_caches / "ours")
+@pytest.fixture(scope="session")
+def runner(runner: Runner, embeds: Path) -> Runner:
+    return runner.with_videos("policies", VIDEOS, embeds)
 
 
 def chosen(done: Done) -> list[dict[str, Any]]:
